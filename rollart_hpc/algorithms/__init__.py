@@ -1,0 +1,1 @@
+"""Advantages and losses: pure functions on arrays and tensors."""

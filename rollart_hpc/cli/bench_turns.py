@@ -1,0 +1,208 @@
+"""``rollart-hpc bench turns``: what the path of a turn costs, without the engine and the environment.
+
+EnvManagers and LLMProxy in this process, a generation worker with an engine that answers at once in another, the
+real nats-server between them. A turn is 400 prompt ids out and 32 ids with logprobs back, on average; a trajectory
+has four. What limits it is the Python of both event loops; the bus alone carries several times more.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rollart_hpc.interfaces import EnvironmentProperties
+
+if TYPE_CHECKING:
+    from rollart_hpc.config.schema import RunConfig
+    from rollart_hpc.types import Episode, Score
+
+_TURNS = 4
+_FIRST_OBSERVATION = "7" * 298
+_NEXT_OBSERVATION = "7" * 28
+_NEW_TOKENS = 32
+_WARM_UP_S = 1.0
+_START_DEADLINE_S = 60.0
+
+_latencies_s: list[float] = []
+"""Of every turn since it was last cleared: from the observation to the action that answers it."""
+
+
+class BenchEnvironment:
+    """Says the same each turn and notes how long the answer took."""
+
+    properties = EnvironmentProperties(light=True, replayable=True)
+
+    def __init__(self) -> None:
+        self._asked = 0.0
+
+    def reset(self, *, seed: int) -> tuple[str, dict[str, Any]]:
+        """Starts an episode."""
+        self._asked = time.perf_counter()
+        return _FIRST_OBSERVATION, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Takes the answer."""
+        now = time.perf_counter()
+        _latencies_s.append(now - self._asked)
+        self._asked = now
+        return _NEXT_OBSERVATION, 0.0, False, False, {}
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class _ConstantScore:
+    async def score(self, episode: Episode) -> Score:
+        from rollart_hpc.types import Score
+
+        return Score(reward=0.0)
+
+
+def bench_turns(
+    envs: Annotated[int, typer.Option(help="Environments at once.", min=1)] = 1000,
+    seconds: Annotated[float, typer.Option(help="Length of the measurement.", min=0.5)] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Turns per second and latency through EnvManager, LLMProxy and the bus."""
+    import uvloop
+    from rich.console import Console
+    from rich.table import Table
+
+    result = uvloop.run(_measure(envs, seconds))
+    if as_json:
+        print(json.dumps(result))
+        return
+    table = Table(*result, box=None)
+    table.add_row(*(str(value) for value in result.values()))
+    Console().print(table)
+
+
+async def _measure(envs: int, seconds: float) -> dict[str, float]:
+    import tempfile
+
+    from rollart_hpc.bus.server import NatsServer
+
+    with tempfile.TemporaryDirectory(prefix="rollart-bench-") as folder:
+        directory = Path(folder)
+        server = await NatsServer.start(log=directory / "nats-server.log")
+        try:
+            return await _measure_on(server, directory, envs, seconds)
+        finally:
+            await server.stop()
+
+
+async def _measure_on(server: Any, directory: Path, envs: int, seconds: float) -> dict[str, float]:
+    import os
+
+    from rollart_hpc.data_plane.worker import Attempt
+    from rollart_hpc.launcher.plan import WorkerPlan
+    from rollart_hpc.processes import ManagedProcess, compute_environment
+    from rollart_hpc.types import Role
+
+    config = _config(directory)
+    attempt = Attempt(
+        run_directory=str(directory),
+        number=1,
+        bus=server.endpoint,
+        store=None,
+        config=config.model_dump(mode="json"),
+    )
+    plan = WorkerPlan(member_id="actor_gen-0", role=Role.ACTOR_GEN, hardware="cpu", rank=0)
+    engine = await ManagedProcess.start(
+        "engine",
+        plan.command(attempt.write()),
+        log=directory / "engine.log",
+        environment=compute_environment(os.environ),
+    )
+    try:
+        return await _play(server, config, envs, seconds)
+    finally:
+        await engine.stop()
+
+
+def _config(directory: Path) -> RunConfig:
+    from rollart_hpc.config.load import parse_config
+    from rollart_hpc.warm_start.tokenizer import save_tokenizer
+
+    save_tokenizer(directory / "model", max_length=4096)
+    return parse_config(
+        {
+            "run": {"name": "bench", "steps": 1, "directory": str(directory)},
+            "model": {"path": str(directory / "model"), "max_context": 4096},
+            "generation": {"engine": "echo"},
+            "rollout": {"groups_per_step": 1},
+            "pools": {"local": {"hardware": "cpu", "actor_train": 1, "actor_gen": 1, "environment": 1, "reward": 1}},
+            "tasks": {
+                "bench": {
+                    "environment": "rollart_hpc.cli.bench_turns:BenchEnvironment",
+                    "reward": "rollart_hpc.cli.bench_turns:BenchEnvironment",
+                    "max_turns": _TURNS,
+                    "max_new_tokens": _NEW_TOKENS,
+                }
+            },
+        }
+    )
+
+
+async def _play(server: Any, config: RunConfig, envs: int, seconds: float) -> dict[str, float]:
+    import asyncio
+
+    import numpy as np
+    import psutil
+
+    from rollart_hpc.bus.connection import Bus
+    from rollart_hpc.bus.membership import MemberView
+    from rollart_hpc.control_plane.chat import ChatFormat
+    from rollart_hpc.control_plane.env_manager import EnvManager, Playground
+    from rollart_hpc.control_plane.llm_proxy import LLMProxy
+    from rollart_hpc.data_plane.environment_host import EnvironmentHost, EnvironmentSpec
+    from rollart_hpc.types import Role, Ticket
+
+    bus = await Bus.connect(server.endpoint, "bench")
+    view = MemberView(bus)
+    proxy = LLMProxy(bus, "environment-0", view, {}, timeout_s=30.0)
+    specs = {name: EnvironmentSpec.of_task(task) for name, task in config.tasks.items()}
+    ended = False
+    async with EnvironmentHost(specs, max_children=1) as host, asyncio.TaskGroup() as group:
+        services = [group.create_task(view.run()), group.create_task(proxy.run())]
+        await view.wait_for(Role.ACTOR_GEN, 1, _START_DEADLINE_S)
+        playground = Playground(
+            worker="environment-0",
+            config=config,
+            chat=ChatFormat(config.model.path),
+            host=host,
+            proxy=proxy,
+            rewards=_ConstantScore(),
+        )
+        ticket = Ticket(trajectory_id="bench", group_id="bench", task="bench", seed=0, admitted_version=0)
+
+        async def play_on() -> None:
+            while not ended:
+                trajectory = await EnvManager(playground, ticket).play()
+                if trajectory.failure:
+                    raise RuntimeError(trajectory.failure)
+
+        players = [group.create_task(play_on()) for _ in range(envs)]
+        await asyncio.sleep(_WARM_UP_S)
+        _latencies_s.clear()
+        begin = time.perf_counter()
+        await asyncio.sleep(seconds)
+        spent, latencies = time.perf_counter() - begin, np.asarray(_latencies_s) * 1e3
+        ended = True
+        rss_mb = psutil.Process().memory_info().rss / 1e6
+        await asyncio.gather(*players)
+        for service in services:
+            service.cancel()
+    await bus.close()
+    return {
+        "envs": envs,
+        "turns": len(latencies),
+        "turns_per_s": round(len(latencies) / spent),
+        "p50_ms": round(float(np.percentile(latencies, 50)), 3),
+        "p99_ms": round(float(np.percentile(latencies, 99)), 3),
+        "rss_mb": round(rss_mb, 1),
+    }

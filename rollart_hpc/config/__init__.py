@@ -1,0 +1,1 @@
+"""The run's configuration: models, loading, entry points, checks before a start."""

@@ -1,0 +1,100 @@
+"""Checks that need more than the config's text: files, imports, room. All before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollart_hpc.config.resolve import resolve
+from rollart_hpc.config.schema import ModelSection, RunConfig
+from rollart_hpc.errors import ConfigError
+from rollart_hpc.interfaces import EnvironmentProperties
+
+_TOKENIZER_FILES = ("tokenizer.json",)
+_MIN_FREE_BYTES = 256 << 20
+
+
+def check_run(config: RunConfig, *, resuming: bool = False) -> None:
+    """Checks everything about a run that can be known before it starts.
+
+    Raises:
+        ConfigError: lists every fault, one a line, each with what to change.
+    """
+    faults = [*_model_faults(config.model), *_task_faults(config), *_directory_faults(config.run.path(), resuming)]
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _model_faults(model: ModelSection) -> Iterator[str]:
+    if not model.path.is_dir():
+        yield f"model.path = {str(model.path)!r}: no such directory; give a model directory in Hugging Face format"
+        return
+    if not (model.path / "config.json").is_file():
+        yield f"model.path = {str(model.path)!r}: has no config.json; save the model with save_pretrained()"
+    elif (positions := _max_positions(model.path / "config.json")) and positions < model.max_context:
+        yield (
+            f"model.max_context = {model.max_context}: the model in {model.path} has max_position_embeddings "
+            f"{positions}; set it to that or less"
+        )
+    if not any(model.path.glob("*.safetensors")):
+        yield f"model.path = {str(model.path)!r}: has no *.safetensors weights; save the model with save_pretrained()"
+    for name in _TOKENIZER_FILES:
+        if not (model.path / name).is_file():
+            yield f"model.path = {str(model.path)!r}: has no {name}; save the tokenizer into the same directory"
+
+
+def _max_positions(config_file: Path) -> int:
+    try:
+        return int(json.loads(config_file.read_text()).get("max_position_embeddings", 0))
+    except (ValueError, TypeError):
+        return 0
+
+
+def _task_faults(config: RunConfig) -> Iterator[str]:
+    for name, task in config.tasks.items():
+        for key, entry_point in (("environment", task.environment), ("reward", task.reward)):
+            try:
+                target = resolve(entry_point)
+            except ConfigError as error:
+                yield f"tasks.{name}.{key} = {entry_point!r}: {error}"
+                continue
+            if key == "environment" and not isinstance(getattr(target, "properties", None), EnvironmentProperties):
+                yield (
+                    f"tasks.{name}.environment = {entry_point!r}: expected an environment class with a class "
+                    f"attribute `properties` (rollart_hpc.interfaces.EnvironmentProperties), got {target!r}"
+                )
+            elif not callable(target):
+                yield f"tasks.{name}.{key} = {entry_point!r}: expected something callable, got {target!r}"
+    tags = {config.tag_of(name) for name in config.tasks}
+    hardware = {pool.hardware for pool in config.pools.values() if pool.actor_gen}
+    for tag, wanted in config.affinity.items():
+        if wanted not in hardware:
+            yield (
+                f"affinity.{tag} = {wanted!r}: no pool with generation workers has this hardware; "
+                f"expected one of {sorted(hardware)}"
+            )
+        if tag != "default" and tag not in tags:
+            yield f"affinity.{tag}: no task has this tag; tags are {sorted(tags)} and 'default'"
+
+
+def _directory_faults(directory: Path, resuming: bool) -> Iterator[str]:
+    if resuming:
+        return
+    if directory.exists():
+        yield (
+            f"run.directory {str(directory)!r} exists already; resume it with `rollart-hpc resume {directory}`, or "
+            "choose another with --set run.directory=PATH"
+        )
+        return
+    parent = next(path for path in directory.parents if path.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        yield f"run.directory {str(directory)!r}: {parent} is not writable; choose another (--set run.directory=PATH)"
+    free = shutil.disk_usage(parent).free
+    if free < _MIN_FREE_BYTES:
+        yield (
+            f"run.directory {str(directory)!r}: {free >> 20} MB are free on its file system, at least "
+            f"{_MIN_FREE_BYTES >> 20} MB are needed; free some or choose another with --set run.directory=PATH"
+        )

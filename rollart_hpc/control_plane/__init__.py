@@ -1,0 +1,1 @@
+"""The control plane: scheduler, buffer, EnvManagers, LLMProxy, weight sync, training loop, ledger."""

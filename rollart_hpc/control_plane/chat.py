@@ -1,0 +1,139 @@
+"""Between text and token ids, without re-rendering: token ids are the truth.
+
+The chat template is read once, as text around an observation: what stands before the first one, and what stands
+between the policy's stop token and the next one. A conversation is then a growing list of ids; nothing that was
+sent to the engine is ever tokenized again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from rollart_hpc.errors import ConfigError
+
+_SLOT = "OBSERVATION"
+_REPLY = "REPLY"
+_CACHED_OBSERVATIONS = 4096
+_CACHED_CHARACTERS = 4096
+
+
+class ChatFormat:
+    """The token ids of observations and the text of responses, for one model directory."""
+
+    def __init__(self, directory: Path) -> None:
+        """Reads tokenizer.json and the chat template.
+
+        Raises:
+            ConfigError: a file is missing or unusable, or the template does not extend its own prefix.
+        """
+        self._tokenizer = _read_tokenizer(directory)
+        settings = _read_json(directory / "tokenizer_config.json")
+        self.stop_token_ids = self._stop_tokens(directory, settings)
+        stop_texts = [self._tokenizer.decode([token], skip_special_tokens=False) for token in self.stop_token_ids]
+        self._first, self._next = _observation_frames(_read_template(directory, settings), stop_texts, directory)
+        self._encode_first = lru_cache(_CACHED_OBSERVATIONS)(self._ids_of_first)
+        self._encode_next = lru_cache(_CACHED_OBSERVATIONS)(self._ids_of_next)
+
+    def first_observation(self, text: str) -> bytes:
+        """Ids (int32 bytes) of the prompt that the first observation makes."""
+        return self._encode_first(text) if len(text) <= _CACHED_CHARACTERS else self._ids_of_first(text)
+
+    def next_observation(self, text: str) -> bytes:
+        """Ids (int32 bytes) that follow the policy's stop token, up to where it writes again."""
+        return self._encode_next(text) if len(text) <= _CACHED_CHARACTERS else self._ids_of_next(text)
+
+    def response_text(self, token_ids: Sequence[int]) -> str:
+        """The policy's text, without its stop token."""
+        if token_ids and token_ids[-1] in self.stop_token_ids:
+            token_ids = token_ids[:-1]
+        return self._tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _ids_of_first(self, text: str) -> bytes:
+        return self._encode(self._first[0] + text + self._first[1])
+
+    def _ids_of_next(self, text: str) -> bytes:
+        return self._encode(self._next[0] + text + self._next[1])
+
+    def _encode(self, text: str) -> bytes:
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32).tobytes()
+
+    def _stop_tokens(self, directory: Path, settings: dict[str, Any]) -> tuple[int, ...]:
+        """End tokens: of generation_config.json, else the tokenizer's eos_token; the chat's own comes first."""
+        tokens: list[int] = []
+        eos = settings.get("eos_token")
+        text = eos.get("content") if isinstance(eos, dict) else eos
+        if isinstance(text, str) and (token := self._tokenizer.token_to_id(text)) is not None:
+            tokens.append(token)
+        generation = _read_json(directory / "generation_config.json").get("eos_token_id")
+        tokens.extend(generation if isinstance(generation, list) else [generation] if generation is not None else [])
+        if not tokens:
+            raise ConfigError(f"{directory}: no end token; expected eos_token in tokenizer_config.json")
+        return tuple(dict.fromkeys(tokens))
+
+
+def _read_tokenizer(directory: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(directory / "tokenizer.json"))
+    except Exception as error:
+        raise ConfigError(f"{directory / 'tokenizer.json'}: cannot be read: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
+
+
+def _read_template(directory: Path, settings: dict[str, Any]) -> str:
+    file = directory / "chat_template.jinja"
+    template = file.read_text() if file.is_file() else settings.get("chat_template")
+    if not isinstance(template, str):
+        raise ConfigError(
+            f"{directory}: no chat template; expected chat_template.jinja or the key in tokenizer_config.json"
+        )
+    return template
+
+
+def _observation_frames(
+    template: str, stop_texts: list[str], directory: Path
+) -> tuple[tuple[str, str], tuple[str, str]]:
+    """(before, after) of the first observation, and of every later one counted from the stop token."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+
+    def raise_exception(message: str) -> str:
+        raise jinja2.TemplateError(message)
+
+    environment.globals["raise_exception"] = raise_exception  # pyright: ignore[reportArgumentType]
+    compiled = environment.from_string(template)
+
+    def render(messages: list[dict[str, str]], prompt: bool) -> str:
+        return compiled.render(messages=messages, add_generation_prompt=prompt, tools=None, bos_token="", eos_token="")
+
+    user, reply = {"role": "user", "content": _SLOT}, {"role": "assistant", "content": _REPLY}
+    try:
+        first = render([user], prompt=True)
+        whole = render([user, reply, user], prompt=True)
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"{directory}: the chat template fails on user and assistant turns: {error}") from error
+    after_reply = whole.rsplit(_REPLY, 1)[-1]
+    stop = next((text for text in stop_texts if text and after_reply.startswith(text)), None)
+    if first.count(_SLOT) != 1 or after_reply.count(_SLOT) != 1 or stop is None:
+        raise ConfigError(
+            f"{directory}: the chat template does not put each user turn once, or does not end the assistant's turn "
+            f"with one of the end tokens {stop_texts}; got {whole!r}"
+        )
+    before_first, after_first = first.split(_SLOT)
+    before_next, after_next = after_reply.removeprefix(stop).split(_SLOT)
+    return (before_first, after_first), (before_next, after_next)

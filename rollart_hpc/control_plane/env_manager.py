@@ -1,0 +1,242 @@
+"""EnvManager: one trajectory from its ticket to its score (paper section 6.1).
+
+Consumes a ticket; produces one `Trajectory`, a failed one when the environment, the reward or the generation
+failed for reasons that are not the policy's; waits for the environment, the LLMProxy and the reward, each with a
+deadline; woken by their answers. Every EnvManager goes at its own pace: a slow environment delays nobody else.
+
+Token ids are the truth: a prompt is the ids so far plus the new observation's, never a re-rendered text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rollart_hpc.config.schema import RunConfig
+from rollart_hpc.control_plane.chat import ChatFormat
+from rollart_hpc.control_plane.llm_proxy import LLMProxy
+from rollart_hpc.data_plane.environment_host import EnvironmentHost, EnvironmentSession
+from rollart_hpc.errors import EnvironmentFault, RewardFault, RollartError
+from rollart_hpc.types import (
+    Episode,
+    FinishReason,
+    GenerateRequest,
+    GenerateResult,
+    Score,
+    Span,
+    Ticket,
+    Trajectory,
+    Turn,
+)
+
+
+class Scorer(Protocol):
+    """What gives an episode its score: the RewardGateway."""
+
+    async def score(self, episode: Episode) -> Score:
+        """The score; raises RewardFault when there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playground:
+    """What all EnvManagers of one worker share."""
+
+    worker: str
+    config: RunConfig
+    chat: ChatFormat
+    host: EnvironmentHost
+    proxy: LLMProxy
+    rewards: Scorer
+
+
+class _Transcript:
+    """The tokens of a trajectory as they grow; one bytearray per array, no copies per turn."""
+
+    def __init__(self) -> None:
+        self.token_ids = bytearray()
+        self._loss_mask = bytearray()
+        self._logprobs = bytearray()
+        self.spans: list[Span] = []
+        self.num_cached = 0
+        self.num_prompt = 0
+
+    def __len__(self) -> int:
+        return len(self._loss_mask)
+
+    def observe(self, token_ids: bytes) -> None:
+        count = len(token_ids) // 4
+        self.token_ids += token_ids
+        self._loss_mask += bytes(count)
+        self._logprobs += bytes(4 * count)
+
+    def act(self, result: GenerateResult) -> None:
+        start, count = len(self), len(result.token_ids) // 4
+        self.num_prompt += start
+        self.num_cached += result.num_cached_tokens
+        self.token_ids += result.token_ids
+        self._loss_mask += b"\x01" * count
+        self._logprobs += result.logprobs
+        for span in result.spans:
+            previous = self.spans[-1] if self.spans else None
+            if previous and previous.version == span.version:
+                self.spans[-1] = Span(span.version, previous.start, start + span.end)
+            else:
+                self.spans.append(Span(span.version, start + span.start, start + span.end))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # pyright: ignore[reportMissingTypeArgument, reportUnknownParameterType]
+        return (
+            np.frombuffer(bytes(self.token_ids), np.int32),
+            np.frombuffer(bytes(self._loss_mask), np.uint8),
+            np.frombuffer(bytes(self._logprobs), np.float32),
+        )
+
+
+class EnvManager:
+    """Plays one ticket."""
+
+    def __init__(self, playground: Playground, ticket: Ticket) -> None:
+        self._all, self._ticket = playground, ticket
+        self._task = playground.config.tasks[ticket.task]
+        self._tag = playground.config.tag_of(ticket.task)
+        self._transcript = _Transcript()
+        self._turns: list[Turn] = []
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._sticky: str | None = None
+
+    async def play(self) -> Trajectory:
+        """Plays, scores and returns the trajectory; failures are data."""
+        try:
+            async with asyncio.timeout(self._all.config.rollout.trajectory_timeout_s):
+                async with self._all.host.open(self._ticket.task) as session:
+                    episode = await self._play_episode(session)
+                return self._scored(episode, await self._score(episode))
+        except TimeoutError:
+            return self._failed("trajectory_timeout", retryable=True)
+        except EnvironmentFault as fault:
+            return self._failed(f"environment {fault.cause}: {fault}", retryable=True)
+        except RewardFault as fault:
+            return self._failed(f"reward {fault.cause}: {fault}", retryable=True)
+        except RollartError as error:
+            return self._failed(f"generation: {error}", retryable=True)
+
+    async def _play_episode(self, session: EnvironmentSession) -> Episode:
+        begin = time.perf_counter()
+        state = await session.reset(self._ticket.seed)
+        self._seconds["reset"] += time.perf_counter() - begin
+        info, observation = dict(state.info), state.observation
+        self._transcript.observe(self._all.chat.first_observation(observation))
+        terminated = truncated = False
+        while not terminated and not truncated:
+            result = await self._generate()
+            if result.finish_reason is FinishReason.CONTEXT:
+                truncated = True
+                break
+            action = self._all.chat.response_text(np.frombuffer(result.token_ids, np.int32).tolist())
+            begin = time.perf_counter()
+            state = await session.step(action)
+            self._seconds["step"] += time.perf_counter() - begin
+            self._turns.append(
+                Turn(
+                    observation=observation,
+                    action=action,
+                    reward=state.reward,
+                    finish_reason=result.finish_reason,
+                )
+            )
+            info.update(state.info)
+            observation, terminated, truncated = state.observation, state.terminated, state.truncated
+            truncated = truncated or (not terminated and len(self._turns) >= self._task.max_turns)
+            if not terminated and not truncated:
+                self._close_turn(result)
+                self._transcript.observe(self._all.chat.next_observation(observation))
+        return Episode(
+            task=self._ticket.task,
+            seed=self._ticket.seed,
+            turns=self._turns,
+            final_observation=observation,
+            terminated=terminated,
+            truncated=truncated,
+            info=info,
+        )
+
+    async def _generate(self) -> GenerateResult:
+        if len(self._transcript) >= self._all.config.model.max_context:
+            return GenerateResult(0, b"", b"", (), FinishReason.CONTEXT)
+        generation = self._all.config.generation
+        begin = time.perf_counter()
+        request = GenerateRequest(
+            request_id=self._all.proxy.next_request_id(),
+            token_ids=bytes(self._transcript.token_ids),
+            max_tokens=self._task.max_new_tokens,
+            temperature=generation.temperature,
+            top_p=generation.top_p,
+            stop_token_ids=self._all.chat.stop_token_ids,
+            tag=self._tag,
+        )
+        result, self._sticky = await self._all.proxy.generate(request, self._sticky)
+        self._seconds["generate"] += time.perf_counter() - begin
+        self._transcript.act(result)
+        return result
+
+    def _close_turn(self, result: GenerateResult) -> None:
+        """A response that was cut has no stop token: the chat needs one before the next observation."""
+        if result.finish_reason is not FinishReason.STOP:
+            self._transcript.observe(np.asarray(self._all.chat.stop_token_ids[:1], np.int32).tobytes())
+
+    async def _score(self, episode: Episode) -> Score:
+        begin = time.perf_counter()
+        score = await self._all.rewards.score(episode)
+        self._seconds["reward"] += time.perf_counter() - begin
+        return score
+
+    def _scored(self, episode: Episode, score: Score) -> Trajectory:
+        token_ids, loss_mask, logprobs = self._transcript.arrays()
+        spans = self._transcript.spans
+        return Trajectory(
+            trajectory_id=self._ticket.trajectory_id,
+            group_id=self._ticket.group_id,
+            task=self._ticket.task,
+            seed=self._ticket.seed,
+            worker=self._all.worker,
+            token_ids=token_ids,
+            loss_mask=loss_mask,
+            logprobs=logprobs,
+            spans=tuple(spans),
+            start_version=spans[0].version if spans else self._ticket.admitted_version,
+            reward=score.reward,
+            success=score.success,
+            truncated=episode.truncated,
+            num_turns=len(self._turns),
+            num_cached_tokens=self._transcript.num_cached,
+            num_prompt_tokens=self._transcript.num_prompt,
+            seconds=dict(self._seconds),
+            metrics=score.metrics,
+        )
+
+    def _failed(self, cause: str, *, retryable: bool) -> Trajectory:
+        empty = _Transcript().arrays()
+        return Trajectory(
+            trajectory_id=self._ticket.trajectory_id,
+            group_id=self._ticket.group_id,
+            task=self._ticket.task,
+            seed=self._ticket.seed,
+            worker=self._all.worker,
+            token_ids=empty[0],
+            loss_mask=empty[1],
+            logprobs=empty[2],
+            spans=(),
+            start_version=self._ticket.admitted_version,
+            reward=0.0,
+            success=False,
+            truncated=False,
+            num_turns=len(self._turns),
+            failure=cause,
+            retryable=retryable,
+            seconds=dict(self._seconds),
+        )

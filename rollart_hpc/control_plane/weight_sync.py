@@ -1,0 +1,221 @@
+"""WeightSync: new weights from the trainer to every generation worker (paper sections 6.2 and 6.3).
+
+    trainer ──snapshot──▶ host copy ──upload──▶ store ──commit──▶ manifest
+                                                                     │ for every worker that serves an older version
+    prefetch (generation goes on) ─▶ suspend ─▶ load ─▶ resume ─▶ probe ─▶ confirmed
+
+Consumes versions from the training loop and joins of generation workers; produces confirmed versions; waits for
+the workers' acknowledgements; woken by a commit or by a member that joined. A version counts only when checksums
+hold and the worker's own logprobs of the probe agree with the trainer's. A worker that fails on the way is left
+behind: it ends itself, is started again, and catches up with the newest manifest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rollart_hpc.bus.membership import Member, MemberView
+from rollart_hpc.control_plane.chat import ChatFormat
+from rollart_hpc.data_plane.actor_gen import ActorGenCls
+from rollart_hpc.data_plane.actor_train import ActorTrainCls
+from rollart_hpc.data_plane.cluster import Cluster
+from rollart_hpc.errors import BusError, WaitTimeout, WeightsError
+from rollart_hpc.types import Bucket, Manifest, Role
+from rollart_hpc.weights.catalog import ManifestCatalog
+from rollart_hpc.weights.garbage import WeightCollector
+
+_log = logging.getLogger(__name__)
+_PROBE_TOKENS = 16
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+"""Largest difference of one probe logprob between trainer and engine that still means the same weights."""
+
+
+class WeightSync:
+    """Owns which version is published and which is confirmed; `run` must be running."""
+
+    def __init__(
+        self,
+        *,
+        trainers: Cluster[ActorTrainCls],
+        generators: Cluster[ActorGenCls],
+        view: MemberView,
+        catalog: ManifestCatalog,
+        collector: WeightCollector,
+        attempt: int,
+        dtype: str,
+        probe_token_ids: list[int],
+        on_confirmed: Callable[[int], None],
+    ) -> None:
+        self._trainers, self._generators = trainers, generators
+        self._catalog, self._collector = catalog, collector
+        self._attempt, self._tolerance = attempt, _TOLERANCE[dtype]
+        self._probe_token_ids = probe_token_ids
+        self._probe_logprobs: list[float] = []
+        self._on_confirmed = on_confirmed
+        self._manifest: Manifest | None = None
+        self._served: dict[str, int] = {}
+        """Confirmed version by incarnation of a generation worker."""
+        self._wake = asyncio.Event()
+        self._confirmed = asyncio.Condition()
+        self._snapshots: asyncio.Queue[int] = asyncio.Queue()
+        self._upload_idle = asyncio.Event()
+        self._upload_idle.set()
+        self.published_version = -1
+        self.confirmed_version = -1
+        self.probe_gap_max = 0.0
+        self.seconds: dict[str, float] = {"prefetch": 0.0, "suspended": 0.0, "upload": 0.0}
+        """Sums since the start; ``suspended`` is what generation was exposed to."""
+        view.listen(self._member_changed)
+
+    async def publish(self, version: int) -> None:
+        """Takes the trainers' weights as ``version``; they may train on when it returns, the rest goes on behind.
+
+        Waits for the upload of the version before.
+
+        Raises:
+            BusError: a trainer did not answer.
+        """
+        await self._upload_idle.wait()
+        await self._trainers.call(ActorTrainCls.snapshot, version)
+        self._probe_logprobs = (await self._trainers.call(ActorTrainCls.probe, self._probe_token_ids))[0]
+        self._upload_idle.clear()
+        self._snapshots.put_nowait(version)
+
+    async def wait_confirmed(self, version: int, deadline_s: float) -> None:
+        """Waits until every live generation worker is confirmed to serve ``version``.
+
+        Raises:
+            WaitTimeout: they were not within the deadline.
+        """
+        try:
+            async with asyncio.timeout(deadline_s), self._confirmed:
+                await self._confirmed.wait_for(lambda: self.confirmed_version >= version)
+        except TimeoutError:
+            members = [member.member_id for member in self._generators.members()]
+            raise WaitTimeout(f"version {version} to be confirmed", f"{members}", deadline_s) from None
+
+    async def run(self) -> None:
+        """Uploads snapshots and keeps the generation workers up to date, until cancelled.
+
+        Raises:
+            WeightsError: the store did not take a version.
+        """
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._upload_snapshots())
+            group.create_task(self._keep_up_to_date())
+
+    async def _upload_snapshots(self) -> None:
+        while True:
+            version = await self._snapshots.get()
+            begin = time.perf_counter()
+            buckets = [bucket for share in await self._trainers.call(ActorTrainCls.upload) for bucket in share]
+            manifest = self._manifest_of(version, buckets)
+            await self._catalog.commit(manifest)
+            self._manifest, self.published_version = manifest, version
+            self.seconds["upload"] += time.perf_counter() - begin
+            self._upload_idle.set()
+            self._wake.set()
+            _log.info("version %d is published, %d bytes", version, manifest.size_bytes)
+
+    def _manifest_of(self, version: int, buckets: Sequence[Bucket]) -> Manifest:
+        return Manifest(
+            version=version,
+            attempt=self._attempt,
+            buckets=tuple(buckets),
+            probe_token_ids=np.asarray(self._probe_token_ids, np.int32).tobytes(),
+            probe_logprobs=np.asarray(self._probe_logprobs, np.float32).tobytes(),
+        )
+
+    async def _keep_up_to_date(self) -> None:
+        """Brings every generation worker to the newest manifest, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            manifest = self._manifest
+            if manifest is None:
+                continue
+            behind = [member for member in self._generators.members() if self._version_of(member) < manifest.version]
+            if behind:
+                await self._update(manifest, behind)
+            await self._confirm()
+            await self._collect()
+
+    async def _update(self, manifest: Manifest, members: list[Member]) -> None:
+        begin = time.perf_counter()
+        members = await self._on_each(
+            members, lambda one: self._generators.call_one(one, ActorGenCls.prefetch, manifest)
+        )
+        suspended = time.perf_counter()
+        members = await self._on_each(members, lambda one: self._generators.call_one(one, ActorGenCls.suspend))
+        members = await self._on_each(
+            members, lambda one: self._generators.call_one(one, ActorGenCls.load, manifest.version)
+        )
+        members = await self._on_each(members, lambda one: self._generators.call_one(one, ActorGenCls.resume))
+        resumed = time.perf_counter()
+        for member in await self._on_each(members, lambda one: self._probe(one, manifest)):
+            self._served[member.incarnation] = manifest.version
+        self.seconds["prefetch"] += suspended - begin
+        self.seconds["suspended"] += resumed - suspended
+
+    async def _probe(self, member_id: str, manifest: Manifest) -> None:
+        token_ids = np.frombuffer(manifest.probe_token_ids, np.int32).tolist()
+        found = np.asarray(await self._generators.call_one(member_id, ActorGenCls.probe, token_ids))
+        gap = float(np.abs(found - np.frombuffer(manifest.probe_logprobs, np.float32)).max())
+        self.probe_gap_max = max(self.probe_gap_max, gap)
+        if gap > self._tolerance:
+            raise WeightsError(
+                f"{member_id} does not serve version {manifest.version}: a probe logprob is {gap:.2g} off, at most "
+                f"{self._tolerance:g} is allowed"
+            )
+
+    async def _on_each(self, members: list[Member], act: Callable[[str], object]) -> list[Member]:
+        """Acts on all members at once; returns those on which it succeeded."""
+        results = await asyncio.gather(*(act(member.member_id) for member in members), return_exceptions=True)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        done: list[Member] = []
+        for member, result in zip(members, results, strict=True):
+            if isinstance(result, (BusError, WeightsError)):
+                _log.error("weights: %s is left behind: %s", member.member_id, result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                done.append(member)
+        return done
+
+    def _version_of(self, member: Member) -> int:
+        return self._served.get(member.incarnation, -1)
+
+    async def _confirm(self) -> None:
+        members = self._generators.members()
+        if not members:
+            return
+        confirmed = min(self._version_of(member) for member in members)
+        if confirmed > self.confirmed_version:
+            self.confirmed_version = confirmed
+            self._on_confirmed(confirmed)
+            async with self._confirmed:
+                self._confirmed.notify_all()
+
+    async def _collect(self) -> None:
+        try:
+            await self._collector.collect()
+        except WeightsError as error:
+            _log.warning("weights: old versions stay for now: %s", error)
+
+    def _member_changed(self, before: Member | None, after: Member | None) -> None:
+        changed = after or before
+        if changed is None or changed.role is not Role.ACTOR_GEN:
+            return
+        if before is not None and (after is None or after.incarnation != before.incarnation):
+            self._served.pop(before.incarnation, None)
+        self._wake.set()
+
+
+def probe_tokens(chat: ChatFormat) -> list[int]:
+    """A short sequence that any model can read: the frame of an observation, repeated to a fixed length."""
+    frame = np.frombuffer(chat.first_observation("0123456789") + chat.next_observation("0123456789"), np.int32)
+    return np.resize(frame, _PROBE_TOKENS).tolist()

@@ -1,0 +1,1 @@
+"""The data plane: workers, clusters, routing, environment host, inference and training backends."""

@@ -1,0 +1,1 @@
+"""What workers run on: vLLM and Megatron-core."""

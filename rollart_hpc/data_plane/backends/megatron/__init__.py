@@ -1,0 +1,1 @@
+"""Megatron-core as the trainer; `trainer.MegatronTrainer` is its one public class, for CPU and GPU alike."""

@@ -1,0 +1,1 @@
+"""The leader on one machine, and what a run leaves on disk."""

@@ -1,0 +1,78 @@
+"""The services of an attempt: bus and weight store, children of the leader."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollart_hpc.bus.server import NatsServer
+from rollart_hpc.config.schema import RunConfig
+from rollart_hpc.processes import ManagedProcess
+from rollart_hpc.weights.server import MemoryOwner, MooncakeMaster
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+_SPARE_VERSIONS = 2
+"""One being uploaded and one that a reader still holds, beyond those that are kept."""
+_MIN_STORE_MB = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The running services."""
+
+    nats: NatsServer
+    master: MooncakeMaster
+    owner: MemoryOwner
+
+    @property
+    def processes(self) -> list[ManagedProcess]:
+        """What has to stay alive."""
+        return [self.nats.process, self.master.process, self.owner.process]
+
+
+@asynccontextmanager
+async def run_services(config: RunConfig, logs: Path) -> AsyncGenerator[Services]:
+    """Starts the services and ends them with the block, in reverse order.
+
+    Raises:
+        BusError: the bus did not start.
+        WeightsError: the weight store did not start.
+        ConfigError: a library is missing or the memory does not suffice.
+    """
+    async with AsyncExitStack() as stack:
+        nats = await NatsServer.start(log=logs / "nats-server.log")
+        stack.push_async_callback(nats.stop)
+        master = await MooncakeMaster.start(log_dir=logs)
+        stack.push_async_callback(master.stop)
+        owner = await MemoryOwner.start(master.endpoint, log_dir=logs, size_mb=store_size_mb(config))
+        stack.push_async_callback(owner.stop)
+        yield Services(nats=nats, master=master, owner=owner)
+
+
+def store_size_mb(config: RunConfig) -> int:
+    """MiB that the weight store needs: the versions kept and those on their way, with room for alignment."""
+    if config.weights.store_mb is not None:
+        return config.weights.store_mb
+    one_version = count_parameters(config.model.path) * _BYTES[config.model.dtype]
+    versions = config.weights.versions_kept + _SPARE_VERSIONS
+    return _MIN_STORE_MB + int(1.1 * versions * one_version) // (1 << 20)
+
+
+def count_parameters(directory: Path) -> int:
+    """Parameters of a model directory, from the headers of its safetensors files."""
+    total = 0
+    for path in directory.glob("*.safetensors"):
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(size))
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                count = 1
+                for length in tensor["shape"]:
+                    count *= length
+                total += count
+    return total

@@ -1,0 +1,67 @@
+"""The final table and chart of a run, from what it left on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from rollart_hpc.observe.metrics import read_metrics
+from rollart_hpc.observe.sparkline import sparkline
+
+
+def print_report(console: Console, run_directory: Path) -> None:
+    """Prints success before and after, trajectories by outcome, versions, throughput and where the time went."""
+    path = run_directory / "summary.json"
+    if not path.exists():
+        return
+    summary = msgspec.json.decode(path.read_bytes())
+    records = read_metrics(run_directory)
+    for table in (_tasks(summary, records), _books(summary), _versions(summary), _seconds(summary)):
+        console.print()
+        console.print(table)
+
+
+def _tasks(summary: dict[str, Any], records: list[dict[str, Any]]) -> Table:
+    table = Table("task", "success first", "last", "by step", "turns", "prefix cached", box=None)
+    for name, task in summary["tasks"].items():
+        curve = [float(record["tasks"][name]["success"]) for record in records if name in record["tasks"]]
+        table.add_row(
+            name,
+            f"{task['success_first']:.2f}",
+            f"{task['success_last']:.2f}",
+            sparkline(curve),
+            f"{task['turns_mean']:.1f}",
+            f"{task['prefix_cached_share']:.0%}",
+        )
+    return table
+
+
+def _books(summary: dict[str, Any]) -> Table:
+    table = Table(*summary["trajectories"], title="trajectories", title_justify="left", box=None)
+    table.add_row(*(str(count) for count in summary["trajectories"].values()))
+    return table
+
+
+def _versions(summary: dict[str, Any]) -> Table:
+    table = Table("steps", "published", "confirmed", "staleness", "tokens/s", "logprob gap", box=None)
+    table.add_row(
+        str(summary["steps"]),
+        str(summary["published_version"]),
+        str(summary["confirmed_version"]),
+        f"{summary['max_staleness_trained']} of {summary['alpha']}",
+        f"{summary['tokens_per_s']:.0f}",
+        f"{summary['logprob_gap']['mean']:.1e}",
+    )
+    return table
+
+
+def _seconds(summary: dict[str, Any]) -> Table:
+    seconds = summary["seconds"]
+    table = Table("where the time went", "seconds", "share", box=None)
+    for phase, spent in sorted(seconds.items(), key=lambda item: -item[1]):
+        table.add_row(phase, f"{spent:.1f}", f"{spent / max(1e-9, seconds['total']):.0%}")
+    return table

@@ -1,0 +1,1 @@
+"""The resource plane: pools, live view, bindings, fallback."""

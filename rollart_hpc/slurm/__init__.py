@@ -1,0 +1,1 @@
+"""Slurm: what the scheduler tells a process about where it runs."""

@@ -1,0 +1,42 @@
+"""Configs and trajectories for tests of the control plane."""
+
+from typing import Any
+
+import numpy as np
+
+from rollart_hpc.config.load import parse_config
+from rollart_hpc.config.schema import RunConfig
+from rollart_hpc.types import Span, Ticket, Trajectory
+
+
+def run_config(*, tasks: dict[str, dict[str, Any]] | None = None, **rollout: Any) -> RunConfig:
+    task = {"environment": "m:E", "reward": "m:r", "group_size": 2}
+    return parse_config(
+        {
+            "run": {"name": "test", "steps": 100},
+            "model": {"path": "model"},
+            "rollout": {"groups_per_step": 2, "trajectories_per_worker": 8, **rollout},
+            "pools": {"all": {"hardware": "cpu", "actor_train": 1, "actor_gen": 1, "environment": 1, "reward": 1}},
+            "tasks": {name: {**task, **changes} for name, changes in (tasks or {"a": {}}).items()},
+        }
+    )
+
+
+def trajectory(ticket: Ticket, *, version: int = 0, reward: float = 0.0, **changes: Any) -> Trajectory:
+    values: dict[str, Any] = {
+        "trajectory_id": ticket.trajectory_id,
+        "group_id": ticket.group_id,
+        "task": ticket.task,
+        "seed": ticket.seed,
+        "worker": "environment-0",
+        "token_ids": np.arange(4, dtype=np.int32),
+        "loss_mask": np.array([0, 0, 1, 1], np.uint8),
+        "logprobs": np.array([0, 0, -0.5, -0.25], np.float32),
+        "spans": (Span(version, 2, 4),),
+        "start_version": version,
+        "reward": reward,
+        "success": reward > 0,
+        "truncated": False,
+        "num_turns": 1,
+    }
+    return Trajectory(**{**values, **changes})
