@@ -10,6 +10,7 @@
     ├── WeightsError           weights could not be published, pulled or loaded
     │   ├── CorruptWeightsError  a checksum or size differs; retryable
     │   └── MissingWeightsError  the store lost or never had the version; retryable
+    ├── EngineError            an engine was lost, closed, or asked for what its state forbids
     ├── EnvironmentFault       an environment failed for a reason that is not the policy's
     ├── RewardFault            a reward could not be computed; never a reward of 0
     ├── CheckpointError        a checkpoint is incomplete or contradicts the run
@@ -72,6 +73,10 @@ class MissingWeightsError(WeightsError):
     """The store does not hold the version."""
 
     retryable = True
+
+
+class EngineError(RollartError):
+    """An inference engine was lost, closed, or asked for what its state forbids."""
 
 
 class EnvironmentFault(RollartError):

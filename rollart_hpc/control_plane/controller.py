@@ -145,6 +145,7 @@ class Controller:
         bucket = await self._bus.bucket(subjects.WEIGHTS_BUCKET)
         catalog = ManifestCatalog(self._bus.js, bucket)
         return WeightSync(
+            bus=self._bus,
             trainers=self._trainers,
             generators=self._generators,
             view=self._view,

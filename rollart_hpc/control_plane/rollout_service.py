@@ -20,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DiscardPolicy, RetentionPolic
 
 from rollart_hpc.bus import codec, subjects
 from rollart_hpc.bus.connection import Bus
-from rollart_hpc.bus.membership import Member, MemberView
+from rollart_hpc.bus.membership import Member, MemberView, expel
 from rollart_hpc.bus.pull import PullConsumer
 from rollart_hpc.control_plane.environment_worker import EnvironmentCls
 from rollart_hpc.control_plane.group import Group
@@ -171,9 +171,8 @@ class RolloutService:
                 else:
                     await self._players.call_one(worker, EnvironmentCls.abort, order)  # pyright: ignore[reportArgumentType]
             except BusError as error:
-                _log.warning("orders for %s did not arrive: %s", worker, error)
-                if member := self._view.get(worker):
-                    self._lost(member)
+                _log.warning("%s is expelled, orders did not arrive: %s", worker, error)
+                await expel(self._bus, worker)
                 return
 
 

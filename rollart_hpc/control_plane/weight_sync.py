@@ -6,8 +6,8 @@
 
 Consumes versions from the training loop and joins of generation workers; produces confirmed versions; waits for
 the workers' acknowledgements; woken by a commit or by a member that joined. A version counts only when checksums
-hold and the worker's own logprobs of the probe agree with the trainer's. A worker that fails on the way is left
-behind: it ends itself, is started again, and catches up with the newest manifest.
+hold and the worker's own logprobs of the probe agree with the trainer's. A worker that fails on the way is expelled:
+its requests go elsewhere at once, it ends, is started again, and catches up with the newest manifest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from rollart_hpc.bus.membership import Member, MemberView
+from rollart_hpc.bus.connection import Bus
+from rollart_hpc.bus.membership import Member, MemberView, expel
 from rollart_hpc.control_plane.chat import ChatFormat
 from rollart_hpc.data_plane.actor_gen import ActorGenCls
 from rollart_hpc.data_plane.actor_train import ActorTrainCls
@@ -41,6 +42,7 @@ class WeightSync:
     def __init__(
         self,
         *,
+        bus: Bus,
         trainers: Cluster[ActorTrainCls],
         generators: Cluster[ActorGenCls],
         view: MemberView,
@@ -51,7 +53,7 @@ class WeightSync:
         probe_token_ids: list[int],
         on_confirmed: Callable[[int], None],
     ) -> None:
-        self._trainers, self._generators = trainers, generators
+        self._bus, self._trainers, self._generators = bus, trainers, generators
         self._catalog, self._collector = catalog, collector
         self._attempt, self._tolerance = attempt, _TOLERANCE[dtype]
         self._probe_token_ids = probe_token_ids
@@ -179,7 +181,8 @@ class WeightSync:
         done: list[Member] = []
         for member, result in zip(members, results, strict=True):
             if isinstance(result, (BusError, WeightsError)):
-                _log.error("weights: %s is left behind: %s", member.member_id, result)
+                _log.error("weights: %s is expelled: %s", member.member_id, result)
+                await expel(self._bus, member.member_id)
             elif isinstance(result, BaseException):
                 raise result
             else:

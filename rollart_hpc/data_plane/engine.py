@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from rollart_hpc.config.schema import RunConfig
-from rollart_hpc.errors import RollartError
 from rollart_hpc.types import GenerateRequest, GenerateResult
 
 if TYPE_CHECKING:
@@ -31,10 +30,6 @@ Deliver = Callable[[Sequence[Answer]], None]
 """Takes the answers of one engine step; called on the event loop, must not block."""
 OnFailure = Callable[[BaseException], None]
 """Told once, on the event loop, that the engine is lost: its process has to end."""
-
-
-class EngineError(RollartError):
-    """The engine was lost, closed, or asked for what its state forbids."""
 
 
 class TagUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,4 +119,12 @@ def run_worker(worker_class: type[Worker], attempt_file: Path, *, member_id: str
     async def main() -> None:
         await run_until(stop_signals(), serve(worker_class, attempt, member))
 
-    uvloop.run(main())
+    exit_code = 1
+    try:
+        uvloop.run(main())
+        exit_code = 0
+    except Exception:
+        _log.exception("%s failed", member_id)
+    # Threads of the inference engine and the weight store may outlive their orderly end; nothing of ours does.
+    logging.shutdown()
+    os._exit(exit_code)

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections import Counter
+import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,8 @@ _log = logging.getLogger(__name__)
 _CONTROLLER_GRACE_S = 10.0
 _WORKER_GRACE_S = 5.0
 _MAX_RESTARTS = 5
-"""Of one worker; its own fault is then more likely than an accident."""
+_RESTART_WINDOW_S = 900.0
+"""A worker that was started again so often within this time has a fault of its own."""
 
 
 class AttemptFailedError(RollartError):
@@ -54,7 +56,7 @@ class LocalLeader:
         self._logs = self._directory / "logs"
         self._stop = asyncio.Event()
         self._workers: dict[str, ManagedProcess] = {}
-        self._restarts: Counter[str] = Counter()
+        self._restarts: defaultdict[str, list[float]] = defaultdict(list)
         self._bus: Bus | None = None
 
     def request_stop(self) -> None:
@@ -108,7 +110,9 @@ class LocalLeader:
             await self._end_all(controller)
         if code != 0:
             raise AttemptFailedError(f"the controller ended with {describe_exit(code)}:\n{controller.tail()}")
-        return AttemptEnd(stopped=self._stop.is_set(), restarts=dict(self._restarts))
+        return AttemptEnd(
+            stopped=self._stop.is_set(), restarts={name: len(times) for name, times in self._restarts.items()}
+        )
 
     async def _forward_stop(self, controller: ManagedProcess) -> None:
         await self._stop.wait()
@@ -125,9 +129,10 @@ class LocalLeader:
             cause = f"{plan.member_id} ended with {describe_exit(code)}"
             if not plan.is_replaceable:
                 raise AttemptFailedError(f"{cause}:\n{process.tail()}")
-            if self._restarts[plan.member_id] >= _MAX_RESTARTS:
+            self._restarts[plan.member_id].append(time.monotonic())
+            recent = [at for at in self._restarts[plan.member_id] if at > time.monotonic() - _RESTART_WINDOW_S]
+            if len(recent) > _MAX_RESTARTS:
                 raise AttemptFailedError(f"{cause}, after {_MAX_RESTARTS} restarts:\n{process.tail()}")
-            self._restarts[plan.member_id] += 1
             self._view.note(f"{cause}; starting it again")
             await self._expel(plan.member_id)
             self._workers[plan.member_id] = await self._start(plan.member_id, plan.command(attempt_file))

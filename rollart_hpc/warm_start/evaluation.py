@@ -1,7 +1,5 @@
 """How well the warm-started model plays: sampled episodes, scored by the tasks' own reward functions."""
 
-# ruff: noqa: N803, N806 (shape suffixes)
-
 from __future__ import annotations
 
 import asyncio

@@ -5,8 +5,6 @@ are one matrix here and apart in the files. Shape suffixes: B sequences, T token
 H query heads, K key-value heads, D head dimension.
 """
 
-# ruff: noqa: N803, N806 (shape suffixes)
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Supervised steps on demonstrations (no reinforcement learning): one optimizer step sums the tasks' token means."""
 
-# ruff: noqa: N806 (shape suffixes)
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Sequence
 
 from rollart_hpc.data_plane.backends.admission import refusal
-from rollart_hpc.data_plane.engine import Answer, Deliver, EngineError, OnFailure
+from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure
+from rollart_hpc.errors import EngineError
 from rollart_hpc.types import GenerateRequest
 
 Key = tuple[str, int]

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from rollart_hpc.data_plane.engine import EngineError
+from rollart_hpc.errors import EngineError
 from rollart_hpc.types import FinishReason, GenerateRequest, Span
 
 pytestmark = [

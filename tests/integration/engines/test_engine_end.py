@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rollart_hpc.data_plane.backends.vllm.thread_engine import VllmThreadEngine
-from rollart_hpc.data_plane.engine import EngineError
+from rollart_hpc.errors import EngineError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reduce_op.*:FutureWarning")  # vLLM, at import
 

@@ -5,7 +5,7 @@ from rollart_hpc.data_plane.backends.admission import AdmittedRequest, ModelLimi
 from rollart_hpc.data_plane.backends.outstanding import Outstanding
 from rollart_hpc.data_plane.backends.vllm.running import RunningRequest
 from rollart_hpc.data_plane.backends.vllm.steppers import StepOutput
-from rollart_hpc.data_plane.engine import EngineError
+from rollart_hpc.errors import EngineError
 from rollart_hpc.types import FinishReason, GenerateRequest, GenerateResult, Span
 
 LIMITS = ModelLimits(max_context=8, vocab_size=10)

@@ -27,9 +27,9 @@ class PackedAttention(MegatronModule):
 
     def forward(
         self,
-        query_TND: torch.Tensor,  # noqa: N803
-        key_TGD: torch.Tensor,  # noqa: N803
-        value_TGD: torch.Tensor,  # noqa: N803
+        query_TND: torch.Tensor,
+        key_TGD: torch.Tensor,
+        value_TGD: torch.Tensor,
         _attention_mask: None,
         *,
         packed_seq_params: Any,
@@ -53,7 +53,7 @@ class PackedAttention(MegatronModule):
             .transpose(1, 2)
             for tensor in (query, key, value)
         )
-        attended_RNLD = F.scaled_dot_product_attention(  # noqa: N806
+        attended_RNLD = F.scaled_dot_product_attention(
             padded_query,
             padded_key,
             padded_value,

@@ -19,7 +19,7 @@ _ENTROPY_ROWS = 4096
 
 
 def token_logprobs(
-    logits_RV: torch.Tensor,  # noqa: N803
+    logits_RV: torch.Tensor,
     targets: torch.Tensor,
     *,
     temperature: float,
@@ -38,19 +38,19 @@ def token_logprobs(
     Returns:
         logprobs [R], differentiable, and entropy [R] in nats, without gradient; equal on all ranks.
     """
-    logits_RV = logits_RV.float()  # noqa: N806
+    logits_RV = logits_RV.float()
     if temperature != 1.0:
-        logits_RV = logits_RV / temperature  # noqa: N806
+        logits_RV = logits_RV / temperature
     first_padded = vocab_size - group.rank() * logits_RV.shape[1]
     if first_padded < logits_RV.shape[1]:
         padded = torch.arange(logits_RV.shape[1], device=logits_RV.device) >= first_padded
-        logits_RV = logits_RV.masked_fill(padded, _EXCLUDED)  # noqa: N806
+        logits_RV = logits_RV.masked_fill(padded, _EXCLUDED)
     # Megatron's cross entropy works in place, so the entropy comes first.
     entropy = torch.cat([_entropy(rows, group) for rows in logits_RV.detach().split(_ENTROPY_ROWS)])
     return -vocab_parallel_cross_entropy(logits_RV, targets), entropy
 
 
-def _entropy(logits_RV: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:  # noqa: N803
+def _entropy(logits_RV: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
     highest = logits_RV.amax(-1, keepdim=True)
     if group.size() > 1:
         dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)

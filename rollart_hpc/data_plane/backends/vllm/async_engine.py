@@ -21,8 +21,8 @@ from rollart_hpc.data_plane.backends.vllm import compat
 from rollart_hpc.data_plane.backends.vllm.running import UsageCounter
 from rollart_hpc.data_plane.backends.vllm.sampling import FINISH_REASONS, SamplingCache
 from rollart_hpc.data_plane.backends.vllm.weight_file import checkpoint_shapes, require_complete, weight_file
-from rollart_hpc.data_plane.engine import Answer, Deliver, EngineError, OnFailure, TagUsage
-from rollart_hpc.errors import WaitTimeout
+from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure, TagUsage
+from rollart_hpc.errors import EngineError, WaitTimeout
 from rollart_hpc.types import GenerateRequest, GenerateResult, Span
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from rollart_hpc.data_plane.backends.vllm import compat
 from rollart_hpc.data_plane.backends.vllm.running import RunningRequest, UsageCounter
 from rollart_hpc.data_plane.backends.vllm.sampling import FINISH_REASONS, SamplingCache
 from rollart_hpc.data_plane.backends.vllm.steppers import StepOutput, Stepper
-from rollart_hpc.data_plane.engine import Answer, EngineError, TagUsage
-from rollart_hpc.errors import RollartError
+from rollart_hpc.data_plane.engine import Answer, TagUsage
+from rollart_hpc.errors import EngineError, RollartError
 from rollart_hpc.types import FinishReason, GenerateRequest
 
 T = TypeVar("T")
