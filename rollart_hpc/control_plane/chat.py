@@ -8,7 +8,7 @@ sent to the engine is ever tokenized again.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from rollart_hpc.errors import ConfigError
+from rollart_hpc.errors import ConfigError, EnvironmentFault
 
-_SLOT = "OBSERVATION"
-_REPLY = "REPLY"
+_SLOT = "ROLLART-OBSERVATION-PLACE"
+_REPLY = "ROLLART-REPLY-PLACE"
 _CACHED_OBSERVATIONS = 4096
 _CACHED_CHARACTERS = 4096
 
@@ -33,22 +33,31 @@ class ChatFormat:
         """Reads tokenizer.json and the chat template.
 
         Raises:
-            ConfigError: a file is missing or unusable, or the template does not extend its own prefix.
+            ConfigError: a file is missing or unusable, or the template does not frame all later turns alike.
         """
         self._tokenizer = _read_tokenizer(directory)
         settings = _read_json(directory / "tokenizer_config.json")
         self.stop_token_ids = self._stop_tokens(directory, settings)
         stop_texts = [self._tokenizer.decode([token], skip_special_tokens=False) for token in self.stop_token_ids]
-        self._first, self._next = _observation_frames(_read_template(directory, settings), stop_texts, directory)
+        render = _renderer(_read_template(directory, settings), settings, directory)
+        self._first, self._next = _observation_frames(render, stop_texts, directory)
         self._encode_first = lru_cache(_CACHED_OBSERVATIONS)(self._ids_of_first)
         self._encode_next = lru_cache(_CACHED_OBSERVATIONS)(self._ids_of_next)
 
     def first_observation(self, text: str) -> bytes:
-        """Ids (int32 bytes) of the prompt that the first observation makes."""
+        """Ids (int32 bytes) of the prompt that the first observation makes.
+
+        Raises:
+            EnvironmentFault: bad_text: the tokenizer does not take the observation.
+        """
         return self._encode_first(text) if len(text) <= _CACHED_CHARACTERS else self._ids_of_first(text)
 
     def next_observation(self, text: str) -> bytes:
-        """Ids (int32 bytes) that follow the policy's stop token, up to where it writes again."""
+        """Ids (int32 bytes) that follow the policy's stop token, up to where it writes again.
+
+        Raises:
+            EnvironmentFault: bad_text: the tokenizer does not take the observation.
+        """
         return self._encode_next(text) if len(text) <= _CACHED_CHARACTERS else self._ids_of_next(text)
 
     def response_text(self, token_ids: Sequence[int]) -> str:
@@ -58,20 +67,22 @@ class ChatFormat:
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _ids_of_first(self, text: str) -> bytes:
-        return self._encode(self._first[0] + text + self._first[1])
+        return self._encode(self._first, text)
 
     def _ids_of_next(self, text: str) -> bytes:
-        return self._encode(self._next[0] + text + self._next[1])
+        return self._encode(self._next, text)
 
-    def _encode(self, text: str) -> bytes:
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32).tobytes()
+    def _encode(self, frame: tuple[str, str], text: str) -> bytes:
+        try:
+            encoding = self._tokenizer.encode(frame[0] + text + frame[1], add_special_tokens=False)
+        except Exception as error:
+            raise EnvironmentFault("bad_text", f"the tokenizer does not take {text[:80]!r}: {error}") from error
+        return np.asarray(encoding.ids, np.int32).tobytes()
 
     def _stop_tokens(self, directory: Path, settings: dict[str, Any]) -> tuple[int, ...]:
         """End tokens: of generation_config.json, else the tokenizer's eos_token; the chat's own comes first."""
         tokens: list[int] = []
-        eos = settings.get("eos_token")
-        text = eos.get("content") if isinstance(eos, dict) else eos
-        if isinstance(text, str) and (token := self._tokenizer.token_to_id(text)) is not None:
+        if (token := self._tokenizer.token_to_id(_token_text(settings, "eos_token"))) is not None:
             tokens.append(token)
         generation = _read_json(directory / "generation_config.json").get("eos_token_id")
         tokens.extend(generation if isinstance(generation, list) else [generation] if generation is not None else [])
@@ -106,33 +117,50 @@ def _read_template(directory: Path, settings: dict[str, Any]) -> str:
     return template
 
 
-def _observation_frames(
-    template: str, stop_texts: list[str], directory: Path
-) -> tuple[tuple[str, str], tuple[str, str]]:
-    """(before, after) of the first observation, and of every later one counted from the stop token."""
+def _token_text(settings: dict[str, Any], name: str) -> str:
+    token = settings.get(name)
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""
+
+
+def _renderer(template: str, settings: dict[str, Any], directory: Path) -> Callable[[int], str]:
+    """Renders that many observations with a reply between each two, up to where the policy writes again."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
 
     def raise_exception(message: str) -> str:
         raise jinja2.TemplateError(message)
 
     environment.globals["raise_exception"] = raise_exception  # pyright: ignore[reportArgumentType]
-    compiled = environment.from_string(template)
-
-    def render(messages: list[dict[str, str]], prompt: bool) -> str:
-        return compiled.render(messages=messages, add_generation_prompt=prompt, tools=None, bos_token="", eos_token="")
-
+    tokens = {name: _token_text(settings, name) for name in ("bos_token", "eos_token")}
     user, reply = {"role": "user", "content": _SLOT}, {"role": "assistant", "content": _REPLY}
-    try:
-        first = render([user], prompt=True)
-        whole = render([user, reply, user], prompt=True)
-    except jinja2.TemplateError as error:
-        raise ConfigError(f"{directory}: the chat template fails on user and assistant turns: {error}") from error
+
+    def render(num_observations: int) -> str:
+        messages = [user, *[reply, user] * (num_observations - 1)]
+        try:
+            compiled = environment.from_string(template)
+            return compiled.render(messages=messages, add_generation_prompt=True, tools=None, **tokens)
+        except Exception as error:
+            raise ConfigError(f"{directory}: the chat template fails on user and assistant turns: {error}") from error
+
+    return render
+
+
+def _observation_frames(
+    render: Callable[[int], str], stop_texts: list[str], directory: Path
+) -> tuple[tuple[str, str], tuple[str, str]]:
+    """(before, after) of the first observation, and of every later one counted from the stop token."""
+    first, whole = render(1), render(2)
     after_reply = whole.rsplit(_REPLY, 1)[-1]
     stop = next((text for text in stop_texts if text and after_reply.startswith(text)), None)
     if first.count(_SLOT) != 1 or after_reply.count(_SLOT) != 1 or stop is None:
         raise ConfigError(
             f"{directory}: the chat template does not put each user turn once, or does not end the assistant's turn "
             f"with one of the end tokens {stop_texts}; got {whole!r}"
+        )
+    if (third := render(3).rsplit(_REPLY, 1)[-1]) != after_reply:
+        raise ConfigError(
+            f"{directory}: the chat template puts another text around the third user turn than around the second: "
+            f"{third!r}, not {after_reply!r}; expected the same around all later turns"
         )
     before_first, after_first = first.split(_SLOT)
     before_next, after_next = after_reply.removeprefix(stop).split(_SLOT)

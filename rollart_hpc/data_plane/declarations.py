@@ -7,6 +7,7 @@ Each attaches one frozen record to the method and changes nothing else: callers 
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__rollart_declaration__"
 DEFAULT_TAG = "default"
 TAG_PARAMETER = "tag_name"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Mode(StrEnum):
@@ -66,7 +68,7 @@ def register(mode: str = Mode.EXECUTE_ALL) -> Callable[[F], F]:
     Raises:
         WorkerDeclarationError: the mode does not exist.
     """
-    if mode not in set(Mode):
+    if mode not in list(Mode):
         raise WorkerDeclarationError(f"register(mode={mode!r}): expected one of {[str(known) for known in Mode]}")
     return _attach(Registered(Mode(mode)))
 
@@ -77,6 +79,8 @@ def hw_mapping(hw_affinity: Mapping[str, str]) -> Callable[[F], F]:
     Raises:
         WorkerDeclarationError: there is no ``default``, or a key or value is not a name.
     """
+    if not isinstance(hw_affinity, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise WorkerDeclarationError(f"hw_mapping(hw_affinity={hw_affinity!r}): expected a mapping of tags to hardware")
     if DEFAULT_TAG not in hw_affinity:
         raise WorkerDeclarationError(
             f"hw_mapping(hw_affinity={dict(hw_affinity)!r}): the key {DEFAULT_TAG!r} is missing; "
@@ -93,9 +97,9 @@ def register_serverless(attribute: str, serverless_url: str) -> Callable[[F], F]
     Raises:
         WorkerDeclarationError: the attribute is no identifier or the URL has no scheme.
     """
-    if not attribute.isidentifier():
+    if not attribute.isidentifier() or keyword.iskeyword(attribute):
         raise WorkerDeclarationError(f"register_serverless(attribute={attribute!r}): expected an attribute's name")
-    if "://" not in serverless_url:
+    if "://" not in str(serverless_url):
         raise WorkerDeclarationError(
             f"register_serverless(serverless_url={serverless_url!r}): expected a URL such as https://host/path"
         )
@@ -127,8 +131,8 @@ def check_declarations(worker_class: type) -> None:
     """Checks what only the whole class can tell.
 
     Raises:
-        WorkerDeclarationError: a mapped method takes no tag, a split method takes no argument, or a declared
-            name would hide a method of Cluster.
+        WorkerDeclarationError: a mapped method takes no tag, a split method takes no argument, a registered one
+            has parameters that no call can give, or a declared name would hide one of Cluster.
     """
     for name, declaration in declared_methods(worker_class).items():
         where = f"{worker_class.__name__}.{name}"
@@ -137,7 +141,13 @@ def check_declarations(worker_class: type) -> None:
             raise WorkerDeclarationError(f"{where}: hw_mapping needs a parameter named {TAG_PARAMETER!r}")
         if isinstance(declaration, Registered) and declaration.mode is Mode.SPLIT_DP and len(parameters) < 2:
             raise WorkerDeclarationError(f"{where}: split_dp needs a first argument to split")
-        if name in RESERVED_NAMES:
+        if isinstance(declaration, Registered):
+            for parameter in parameters.values():
+                if parameter.kind not in _POSITIONAL:
+                    raise WorkerDeclarationError(
+                        f"{where}: {parameter.name!r} cannot be given; arguments travel by position"
+                    )
+        if name in RESERVED_NAMES or name.startswith("_"):
             raise WorkerDeclarationError(f"{where}: {name!r} is a name of Cluster itself; call the method otherwise")
 
 

@@ -11,6 +11,7 @@ import fcntl
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,12 +30,11 @@ def create(config: RunConfig) -> Path:
         ConfigError: it exists, or cannot be made.
     """
     directory = config.run.path()
+    if directory.exists():
+        raise ConfigError(f"run.directory {str(directory)!r} exists already; resume it or choose another")
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir()
+        directory.mkdir(parents=True)
         (directory / _CONFIG).write_text(config.model_dump_json(indent=2))
-    except FileExistsError:
-        raise ConfigError(f"run.directory {str(directory)!r} exists already; resume it or choose another") from None
     except OSError as error:
         raise ConfigError(f"run.directory {str(directory)!r}: {error.strerror}; choose another") from error
     return directory
@@ -44,13 +44,16 @@ def read_config(directory: Path) -> RunConfig:
     """The config of an existing run.
 
     Raises:
-        ConfigError: the directory holds no run.
+        ConfigError: the directory holds no run, or its config is of another version.
     """
     path = directory / _CONFIG
     if not path.is_file():
         raise ConfigError(f"{directory}: not a run's directory, it has no {_CONFIG}; give what `rollart-hpc run` made")
-    data = msgspec.json.decode(path.read_bytes())
-    data["run"]["directory"] = str(directory.absolute())
+    try:
+        data = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        data["run"]["directory"] = str(directory.absolute())
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: not the config of a run; give what `rollart-hpc run` made: {error}") from error
     return parse_config(data, source=str(path))
 
 

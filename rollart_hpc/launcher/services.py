@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import struct
+import math
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from rollart_hpc.bus.server import NatsServer
 from rollart_hpc.config.schema import RunConfig
+from rollart_hpc.errors import ConfigError
 from rollart_hpc.processes import ManagedProcess
 from rollart_hpc.weights.server import MemoryOwner, MooncakeMaster
 
@@ -63,16 +66,18 @@ def store_size_mb(config: RunConfig) -> int:
 
 
 def count_parameters(directory: Path) -> int:
-    """Parameters of a model directory, from the headers of its safetensors files."""
-    total = 0
-    for path in directory.glob("*.safetensors"):
-        with path.open("rb") as file:
-            (size,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(size))
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                count = 1
-                for length in tensor["shape"]:
-                    count *= length
-                total += count
-    return total
+    """Parameters of a model directory, from the headers of its safetensors files.
+
+    Raises:
+        ConfigError: a file is torn.
+    """
+    return sum(_count_in(path) for path in directory.glob("*.safetensors"))
+
+
+def _count_in(path: Path) -> int:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            opened: Any = file
+            return sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path}: not a whole safetensors file: {error}; copy or save the model again") from error

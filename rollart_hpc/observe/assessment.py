@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rollart_hpc.errors import ConfigError
+from rollart_hpc.observe.metrics import number
 
 _MAX_LOGPROB_GAP = 1e-4
 """Mean difference between sampler and trainer on tokens of the same version, float32."""
@@ -22,12 +23,15 @@ def read_summary(run_directory: Path) -> dict[str, Any]:
     """The summary of a run.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or the file is something else.
     """
     path = run_directory / "summary.json"
     if not path.is_file():
         raise ConfigError(f"{run_directory}: has no summary.json; it is written when an attempt ends")
-    return msgspec.json.decode(path.read_bytes())
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: not the summary of a run: {error}") from error
 
 
 def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float]) -> list[str]:
@@ -36,7 +40,7 @@ def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float
     for task, least in least_success.items():
         if task not in summary["tasks"]:
             faults.append(f"task {task}: not in this run; it has {sorted(summary['tasks'])}")
-        elif (last := summary["tasks"][task]["success_last"]) < least:
+        elif not (last := number(summary["tasks"][task]["success_last"])) >= least:
             faults.append(f"task {task}: success of the last steps is {last:.3f}, expected {least:g} or more")
     books = dict(summary["trajectories"])
     dispatched = books.pop("dispatched")
@@ -51,9 +55,7 @@ def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float
             f"generation workers are confirmed at version {summary['confirmed_version']}, the trainer is at "
             f"{summary['weight_version']}"
         )
-    gap = summary["logprob_gap"]
-    if gap["tokens"] and summary.get("dtype") == "float32" and gap["mean"] > _MAX_LOGPROB_GAP:
-        faults.append(
-            f"sampler and trainer differ by {gap['mean']:.1e} per token, expected {_MAX_LOGPROB_GAP:g} or less"
-        )
+    gap = number(summary["logprob_gap"]["mean"])
+    if summary["logprob_gap"]["tokens"] and summary.get("dtype") == "float32" and not gap <= _MAX_LOGPROB_GAP:
+        faults.append(f"sampler and trainer differ by {gap:.1e} per token, expected {_MAX_LOGPROB_GAP:g} or less")
     return faults

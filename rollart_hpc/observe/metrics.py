@@ -1,16 +1,21 @@
 """What a run writes about itself: metrics.jsonl (the record), TensorBoard files and summary.json.
 
-Each step is written once; the files are appended to by a resumed run.
+The files are appended to by a resumed run; of a step that is trained again after a hard kill, the last record counts.
+JSON has no NaN: it is written as null, and `number` reads it back.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
+
+_METRICS = "metrics.jsonl"
 
 
 class MetricsWriter:
@@ -20,7 +25,7 @@ class MetricsWriter:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         run_directory.mkdir(parents=True, exist_ok=True)
-        self._file = (run_directory / "metrics.jsonl").open("ab")
+        self._file = _open_for_appending(run_directory / _METRICS)
         self._events: Any = EventFileWriter(str(run_directory / "tensorboard"))
 
     def write(self, step: int, record: Mapping[str, Any]) -> None:
@@ -52,17 +57,33 @@ def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return flat
 
 
+def _open_for_appending(path: Path) -> BinaryIO:
+    """The file, so that what is appended starts on a line of its own after a torn one."""
+    file = path.open("a+b")
+    if file.tell():
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+    return file
+
+
 def read_metrics(run_directory: Path) -> list[dict[str, Any]]:
-    """The records of a run, in order; a torn last line is left out."""
-    path = run_directory / "metrics.jsonl"
-    records: list[dict[str, Any]] = []
+    """The records of a run, the last one of each step, in order; torn lines are left out."""
+    path = run_directory / _METRICS
+    records: dict[int, dict[str, Any]] = {}
     if path.exists():
         for line in path.read_bytes().splitlines():
             try:
-                records.append(msgspec.json.decode(line))
+                record = msgspec.json.decode(line, type=dict[str, Any])
             except msgspec.DecodeError:
-                break
-    return records
+                continue
+            records[record["step"]] = record
+    return [records[step] for step in sorted(records)]
+
+
+def number(value: float | None) -> float:
+    """A number of a record or summary that may have been NaN when it was written."""
+    return math.nan if value is None else float(value)
 
 
 def write_summary(run_directory: Path, summary: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rollart_hpc.observe.metrics import read_metrics
+from rollart_hpc.observe.metrics import number, read_metrics
 from rollart_hpc.observe.sparkline import sparkline
 
 
@@ -28,11 +28,11 @@ def print_report(console: Console, run_directory: Path) -> None:
 def _tasks(summary: dict[str, Any], records: list[dict[str, Any]]) -> Table:
     table = Table("task", "success first", "last", "by step", "turns", "prefix cached", box=None)
     for name, task in summary["tasks"].items():
-        curve = [float(record["tasks"][name]["success"]) for record in records if name in record["tasks"]]
+        curve = [number(record["tasks"][name]["success"]) for record in records if name in record["tasks"]]
         table.add_row(
             name,
-            f"{task['success_first']:.2f}",
-            f"{task['success_last']:.2f}",
+            f"{number(task['success_first']):.2f}",
+            f"{number(task['success_last']):.2f}",
             sparkline(curve),
             f"{task['turns_mean']:.1f}",
             f"{task['prefix_cached_share']:.0%}",
@@ -54,7 +54,7 @@ def _versions(summary: dict[str, Any]) -> Table:
         str(summary["confirmed_version"]),
         f"{summary['max_staleness_trained']} of {summary['alpha']}",
         f"{summary['tokens_per_s']:.0f}",
-        f"{summary['logprob_gap']['mean']:.1e}",
+        f"{number(summary['logprob_gap']['mean']):.1e}",
     )
     return table
 

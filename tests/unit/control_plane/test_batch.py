@@ -1,16 +1,11 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-from builders import trajectory
 
 from rollart_hpc.config.schema import AlgorithmSection
 from rollart_hpc.control_plane.batch import form_batch
 from rollart_hpc.control_plane.group import Group
 from rollart_hpc.types import Span, Ticket
+from tests.builders import trajectory
 
 
 def group(group_id: str, rewards: list[float], task: str = "a", **changes: object) -> Group:

@@ -1,18 +1,13 @@
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-sys.path.insert(0, str(Path(__file__).parent))
-from builders import run_config, trajectory
-
 from rollart_hpc.control_plane.journal import Ended, Finished
 from rollart_hpc.control_plane.ledger import Ledger
 from rollart_hpc.control_plane.rollout_scheduler import WORKER_LOST, RolloutScheduler, TaskBrokenError
 from rollart_hpc.types import Outcome, Ticket
+from tests.builders import run_config, trajectory
 
 
 def scheduler_of(config, step: int = 0, cursors=None) -> tuple[RolloutScheduler, Ledger]:
