@@ -193,7 +193,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 # --- training ---------------------------------------------------------------------------------------
 
 
-class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
+class TrainBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One data-parallel rank's share of a batch; B sequences packed one after the other, T tokens in all.
 
     The loss of a step is the sum over all ranks' tokens of ``loss_weights * policy loss``: the weights
@@ -213,6 +213,12 @@ class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     """[T]"""
     same_version: npt.NDArray[np.uint8]
     """[T] 1 where the sampler's version is the trainer's version at this step."""
+
+
+class StoredBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A `TrainBatch` that is too large for the bus and lies in the weight store."""
+
+    key: str
 
 
 class TrainStats(msgspec.Struct, frozen=True, kw_only=True):

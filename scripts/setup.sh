@@ -12,7 +12,7 @@ fi
 
 missing=()
 for pair in libibverbs.so.1:libibverbs1 librdmacm.so.1:librdmacm1 libnl-3.so.200:libnl-3-200 \
-            libnl-route-3.so.200:libnl-route-3-200 libnuma.so.1:libnuma1; do
+            libnl-route-3.so.200:libnl-route-3-200 libnuma.so.1:libnuma1 libcurl.so.4:libcurl4; do
     ldconfig -p | grep -q "${pair%%:*}" || missing+=("${pair##*:}")
 done
 if ((${#missing[@]})); then

@@ -99,7 +99,11 @@ class CallServer:
             self._answers[request.call_id] = running
             while len(self._answers) > _ANSWERS_KEPT:
                 self._answers.popitem(last=False)
-        await message.respond(msgspec.msgpack.encode(await asyncio.shield(running)))
+        answer = msgspec.msgpack.encode(await asyncio.shield(running))
+        if len(answer) > MAX_PAYLOAD_BYTES:
+            text = f"{len(answer)} bytes of result, at most {MAX_PAYLOAD_BYTES} travel"
+            answer = msgspec.msgpack.encode(CallAnswer(b"", BusError.__name__, text))
+        await message.respond(answer)
 
     async def _execute(self, request: CallRequest) -> CallAnswer:
         try:

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable
 
 import msgspec
+from nats.errors import Error as NatsError
 from nats.js.errors import BadRequestError, KeyNotFoundError, NotFoundError
 from nats.js.kv import KeyValue
 
@@ -25,6 +26,7 @@ from rollart_hpc.types import Role
 _log = logging.getLogger(__name__)
 TTL_S = 10
 RENEW_EVERY_S = 3.0
+_LEAVE_DEADLINE_S = 2.0
 _WRONG_LAST_SEQUENCE = 10071
 
 
@@ -56,6 +58,7 @@ class Membership:
         self._bus = bus
         self.member = member
         self._revision = 0
+        self._has_joined = False
         self._renewing = asyncio.Lock()
 
     async def join(self) -> None:
@@ -82,13 +85,17 @@ class Membership:
         await self._renew()
 
     async def leave(self) -> None:
-        """Deletes the entry, if it is still this incarnation's."""
-        bucket = await self._bus.bucket(subjects.MEMBERS_BUCKET)
-        async with self._renewing:
-            try:
+        """Deletes the entry, if it is still this incarnation's; bounded, nothing before `join`."""
+        if not self._has_joined:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_DEADLINE_S), self._renewing:
+                bucket = await self._bus.bucket(subjects.MEMBERS_BUCKET)
                 await bucket.delete(self.member.member_id, last=self._revision)
-            except (BadRequestError, NotFoundError):
-                _log.info("member %s was already gone", self.member.member_id)
+        except (BadRequestError, NotFoundError):
+            _log.info("member %s was already gone", self.member.member_id)
+        except (NatsError, TimeoutError) as error:
+            _log.warning("member %s stays until its time is over: %r", self.member.member_id, error)
 
     async def _renew(self) -> None:
         async with self._renewing:
@@ -104,7 +111,7 @@ class Membership:
             if error.err_code != _WRONG_LAST_SEQUENCE:
                 raise
             return False
-        self._revision = ack.seq
+        self._revision, self._has_joined = ack.seq, True
         return True
 
 

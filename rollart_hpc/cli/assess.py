@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,9 @@ def assess(
         try:
             thresholds[task] = float(least)
         except ValueError:
-            raise ConfigError(f"--success {item}: expected TASK=LEAST, for example arithmetic=0.9") from None
+            thresholds[task] = math.nan
+        if not task or not math.isfinite(thresholds[task]):
+            raise ConfigError(f"--success {item}: expected TASK=LEAST, for example arithmetic=0.9")
     faults = assess_summary(read_summary(directory), thresholds)
     if faults:
         raise RollartError("\n".join(faults))

@@ -42,10 +42,16 @@ def resume(
     """Go on with the run in RUN from its newest complete checkpoint."""
     from rollart_hpc.config.load import override_config
     from rollart_hpc.config.preflight import check_run
+    from rollart_hpc.control_plane.checkpoint import find_newest
     from rollart_hpc.launcher import run_directory
 
     settings = override_config(run_directory.read_config(directory), overrides or [])
     check_run(settings, resuming=True)
+    newest = find_newest(directory)
+    if newest is not None and newest.state.step >= settings.run.steps:
+        done = f"{newest.state.step} of {settings.run.steps} steps are trained"
+        print(f"{directory}: nothing to do, {done}; train on with --set run.steps=N")
+        return
     _lead(settings)
 
 

@@ -33,6 +33,8 @@ class RunSection(Section):
     directory: Path | None = Field(default=None, strict=False)
     """Shared file system; ``runs/<name>`` when absent."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    stop_timeout_s: PositiveFloat = 12.0
+    """What a run that is asked to stop has for ending its train step and saving."""
     checkpoint_every: PositiveInt = 20
     """Steps between checkpoints; one is always written at the end."""
 
@@ -45,9 +47,15 @@ class ModelSection(Section):
     """The model to train: a directory in Hugging Face format (Qwen3 architecture)."""
 
     path: Path = Field(strict=False)
+    """Kept absolute."""
     max_context: PositiveInt = 2048
     """Tokens of prompt and response together; also the longest sequence that is trained."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
 
 
 class AlgorithmSection(Section):
@@ -119,7 +127,8 @@ class RolloutSection(Section):
     stall_timeout_s: PositiveFloat = 1800.0
     """The run ends with a report when no trajectory came back for so long."""
     max_refills: Annotated[int, Field(ge=0)] = 3
-    """How often one group may replace a failed member before the group is given up and its seed poisoned."""
+    """How often each place of a group may be filled again after a failure before the whole group is given up
+    and its seed poisoned."""
     buffer_mb: PositiveInt = 1024
     """Bytes that finished, untrained trajectories may hold; no group is opened above it."""
 

@@ -32,7 +32,6 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """Optimizer steps done; also the version of the weights."""
     cursors: dict[str, TaskCursor]
-    weight_digest: str = ""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +73,11 @@ def publish(unfinished: Path, state: ControllerState) -> Checkpoint:
     _sync(unfinished / _MARKER)
     _sync(unfinished)
     final = unfinished.with_name(f"step-{state.step:06d}")
-    shutil.rmtree(final, ignore_errors=True)
+    replaced = final.with_name(f".replaced-{final.name}")
+    if final.exists():
+        final.rename(replaced)
     unfinished.rename(final)
+    shutil.rmtree(replaced, ignore_errors=True)
     _sync(final.parent)
     _point_latest(final)
     complete = find_all(final.parent.parent)

@@ -56,65 +56,96 @@ class Controller:
         self._generators = Cluster(ActorGenCls, bus, view)
         self._statistics = RunStatistics(list(self._config.tasks))
         self._loop: TrainingLoop | None = None
-        self._stop_requested = False
+        self._stop_requested = asyncio.Event()
 
     def request_stop(self) -> None:
         """Asks for an orderly end at the next step boundary; may come at any time, any number of times."""
-        self._stop_requested = True
+        self._stop_requested.set()
         if self._loop is not None:
             self._loop.request_stop()
 
     async def run(self) -> None:
-        """Runs the attempt to its end.
+        """Runs the attempt to its end, or to the next step boundary after `request_stop`.
 
         Raises:
             RollartError: a service failed; the group holds the reasons.
         """
         with self._statistics.phase("startup"):
-            await self._wait_for_workers()
+            if not await self._workers_came():
+                _log.info("asked to stop before the workers were there")
+                return
             state = await self._restore()
+        self._statistics.went_on_from(self._directory, state.step)
         ledger, journal = self._open_journal(state.step)
-        scheduler = RolloutScheduler(self._config, ledger, step=state.step, cursors=state.cursors)
-        metrics = MetricsWriter(self._directory)
+        scheduler = RolloutScheduler(
+            self._config, ledger, step=state.step, cursors=state.cursors, attempt=self._attempt.number
+        )
+        metrics = MetricsWriter(self._directory, after_step=state.step)
         store = await asyncio.to_thread(self._connect_store)
         try:
-            rollout = RolloutService(
-                self._bus,
-                self._view,
-                scheduler,
-                journal,
-                on_finished=self._statistics.finished,
-                stall_timeout_s=self._config.rollout.stall_timeout_s,
-            )
-            weights = await self._weight_sync(rollout, store)
-
-            def report(step: int, record: dict[str, Any]) -> None:
-                metrics.write(step, record)
-                self._announce(group, {"step": step, **record, "trajectories": ledger.balance().as_summary()})
-
-            self._loop = TrainingLoop(
-                self._config,
-                trainers=self._trainers,
-                scheduler=scheduler,
-                rollout=rollout,
-                weights=weights,
-                statistics=self._statistics,
-                on_step=report,
-            )
-            if self._stop_requested:
-                self._loop.request_stop()
-            try:
-                async with asyncio.TaskGroup() as group:
-                    services = [group.create_task(rollout.run()), group.create_task(weights.run())]
-                    await self._loop.run()
-                    for service in services:
-                        service.cancel()
-            finally:
-                self._summarize(scheduler, ledger, weights)
+            await self._run_services(scheduler, ledger, journal, metrics, store)
         finally:
             journal.close()
             metrics.close()
             store.close()
+
+    async def _run_services(
+        self,
+        scheduler: RolloutScheduler,
+        ledger: Ledger,
+        journal: Journal,
+        metrics: MetricsWriter,
+        store: WeightStore,
+    ) -> None:
+        rollout = RolloutService(
+            self._bus,
+            self._view,
+            scheduler,
+            journal,
+            on_finished=self._statistics.finished,
+            stall_timeout_s=self._config.rollout.stall_timeout_s,
+        )
+        weights = await self._weight_sync(rollout, store)
+
+        def report(step: int, record: dict[str, Any]) -> None:
+            metrics.write(step, record)
+            self._announce(group, {"step": step, **record, "trajectories": ledger.balance().as_summary()})
+
+        self._loop = TrainingLoop(
+            self._config,
+            trainers=self._trainers,
+            scheduler=scheduler,
+            rollout=rollout,
+            weights=weights,
+            statistics=self._statistics,
+            store=store,
+            attempt=self._attempt.number,
+            on_step=report,
+        )
+        if self._stop_requested.is_set():
+            self._loop.request_stop()
+        try:
+            async with asyncio.TaskGroup() as group:
+                services = [group.create_task(rollout.run()), group.create_task(weights.run())]
+                await self._loop.run()
+                for service in services:
+                    service.cancel()
+        finally:
+            self._summarize(scheduler, ledger, weights)
+
+    async def _workers_came(self) -> bool:
+        """Waits for every worker; False when the run was asked to stop before."""
+        waiting = asyncio.ensure_future(self._wait_for_workers())
+        stopping = asyncio.ensure_future(self._stop_requested.wait())
+        try:
+            await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            stopping.cancel()
+        if not waiting.done():
+            return False
+        waiting.result()
+        return True
 
     async def _wait_for_workers(self) -> None:
         for role in Role:

@@ -15,8 +15,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
+from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.control_plane.chat import ChatFormat
 from rollart_hpc.control_plane.llm_proxy import LLMProxy
@@ -90,10 +92,12 @@ class _Transcript:
                 self.spans.append(Span(span.version, start + span.start, start + span.end))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # pyright: ignore[reportMissingTypeArgument, reportUnknownParameterType]
+        """Up to the last sampled token: an observation that nothing answered may not even fit the context."""
+        end = self._loss_mask.rfind(1) + 1
         return (
-            np.frombuffer(bytes(self.token_ids), np.int32),
-            np.frombuffer(bytes(self._loss_mask), np.uint8),
-            np.frombuffer(bytes(self._logprobs), np.float32),
+            np.frombuffer(bytes(self.token_ids[: 4 * end]), np.int32),
+            np.frombuffer(bytes(self._loss_mask[:end]), np.uint8),
+            np.frombuffer(bytes(self._logprobs[: 4 * end]), np.float32),
         )
 
 
@@ -117,13 +121,13 @@ class EnvManager:
                     episode = await self._play_episode(session)
                 return self._scored(episode, await self._score(episode))
         except TimeoutError:
-            return self._failed("trajectory_timeout", retryable=True)
+            return self._failed("trajectory_timeout")
         except EnvironmentFault as fault:
-            return self._failed(f"environment {fault.cause}: {fault}", retryable=True)
+            return self._failed(f"environment {fault.cause}: {fault}")
         except RewardFault as fault:
-            return self._failed(f"reward {fault.cause}: {fault}", retryable=True)
+            return self._failed(f"reward {fault.cause}: {fault}")
         except RollartError as error:
-            return self._failed(f"generation: {error}", retryable=True)
+            return self._failed(f"generation: {error}")
 
     async def _play_episode(self, session: EnvironmentSession) -> Episode:
         begin = time.perf_counter()
@@ -181,7 +185,8 @@ class EnvManager:
         )
         result, self._sticky = await self._all.proxy.generate(request, self._sticky)
         self._seconds["generate"] += time.perf_counter() - begin
-        self._transcript.act(result)
+        if result.finish_reason is not FinishReason.CONTEXT:
+            self._transcript.act(result)
         return result
 
     def _close_turn(self, result: GenerateResult) -> None:
@@ -219,7 +224,7 @@ class EnvManager:
             metrics=score.metrics,
         )
 
-    def _failed(self, cause: str, *, retryable: bool) -> Trajectory:
+    def _failed(self, cause: str) -> Trajectory:
         empty = _Transcript().arrays()
         return Trajectory(
             trajectory_id=self._ticket.trajectory_id,
@@ -237,6 +242,19 @@ class EnvManager:
             truncated=False,
             num_turns=len(self._turns),
             failure=cause,
-            retryable=retryable,
             seconds=dict(self._seconds),
         )
+
+
+def too_large(trajectory: Trajectory, size_bytes: int) -> Trajectory:
+    """The same trajectory as one that failed because the bus cannot carry it; playing it again would not help."""
+    nothing = _Transcript().arrays()
+    return msgspec.structs.replace(
+        trajectory,
+        token_ids=nothing[0],
+        loss_mask=nothing[1],
+        logprobs=nothing[2],
+        spans=(),
+        failure=f"trajectory of {size_bytes} bytes, the bus carries {MAX_PAYLOAD_BYTES}",
+        retryable=False,
+    )

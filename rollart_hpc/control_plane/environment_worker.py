@@ -14,8 +14,9 @@ import nats.errors
 from nats.js.errors import APIError
 
 from rollart_hpc.bus import codec, subjects
+from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
 from rollart_hpc.control_plane.chat import ChatFormat
-from rollart_hpc.control_plane.env_manager import EnvManager, Playground
+from rollart_hpc.control_plane.env_manager import EnvManager, Playground, too_large
 from rollart_hpc.control_plane.llm_proxy import LLMProxy
 from rollart_hpc.control_plane.reward_gateway import RewardGateway
 from rollart_hpc.data_plane.declarations import register
@@ -97,6 +98,8 @@ class EnvironmentCls(Worker):
     async def _publish(self, trajectory: Trajectory) -> None:
         """Hands the trajectory to the stream; sent again under the same id until it is acknowledged."""
         subject, body = subjects.trajectories(self._playground.worker), codec.encode(trajectory)
+        if len(body) > MAX_PAYLOAD_BYTES:
+            body = codec.encode(too_large(trajectory, len(body)))
         for _ in range(_PUBLISH_TRIES):
             try:
                 await self.context.bus.js.publish(subject, body, headers={"Nats-Msg-Id": trajectory.trajectory_id})

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import Member, MemberView
 from rollart_hpc.data_plane.requests import WorkerRequests
-from rollart_hpc.data_plane.routing import choose, preferred_hardware
+from rollart_hpc.data_plane.routing import choose, least_tried, preferred_hardware
 from rollart_hpc.errors import NotReachableError, RollartError, WaitTimeout
 from rollart_hpc.types import FinishReason, GenerateRequest, GenerateResult, Role
 
@@ -46,12 +48,18 @@ class LLMProxy:
         hardware = preferred_hardware(self._affinity, request.tag)
         load = len(request.token_ids) // 4 + request.max_tokens
 
+        tried: list[str] = []
+
         def by_affinity(workers: Sequence[Member], outstanding_tokens: Mapping[str, int]) -> Member | None:
-            return choose(workers, hardware, sticky, outstanding_tokens)
+            return choose(least_tried(workers, tried) if tried else workers, hardware, sticky, outstanding_tokens)
 
         refusal = ""
         for tries in range(_MAX_TRIES):
             worker = await self._requests.pick(by_affinity)
+            if tried:
+                # Under a new id, since what a worker still answers to the old one is not meant any more.
+                request = msgspec.structs.replace(request, request_id=self.next_request_id())
+            tried.append(worker)
             try:
                 result = await self._requests.ask(worker, request, load=load)
             except NotReachableError:

@@ -9,6 +9,7 @@ from rollart_hpc.bus.membership import Member, MemberView
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.requests import WorkerRequests
 from rollart_hpc.data_plane.reward_worker import RewardRequest, RewardResult
+from rollart_hpc.data_plane.routing import choose, least_tried
 from rollart_hpc.errors import NotReachableError, RewardFault, WaitTimeout
 from rollart_hpc.rewards.client import RewardClient
 from rollart_hpc.types import Episode, Role, Score
@@ -45,9 +46,15 @@ class RewardGateway:
         return await self._client.score(episode.task, episode)
 
     async def _score_locally(self, task: str, episode: Episode) -> Score:
+        tried: list[str] = []
+
+        def least_loaded(workers: Sequence[Member], outstanding: Mapping[str, int]) -> Member | None:
+            return choose(least_tried(workers, tried), None, None, outstanding)
+
         for _ in range(_MAX_TRIES):
             try:
-                worker = await self._requests.pick(_least_loaded)
+                worker = await self._requests.pick(least_loaded)
+                tried.append(worker)
                 request = RewardRequest(self._requests.next_id(), task, episode)
                 result = await self._requests.ask(worker, request)
             except NotReachableError:
@@ -58,7 +65,3 @@ class RewardGateway:
                 raise RewardFault(result.cause, result.detail)
             return result.score
         raise RewardFault("timeout", f"{_MAX_TRIES} reward workers ended or did not answer")
-
-
-def _least_loaded(workers: Sequence[Member], outstanding: Mapping[str, int]) -> Member | None:
-    return min(workers, key=lambda worker: outstanding.get(worker.member_id, 0), default=None)

@@ -28,7 +28,7 @@ from rollart_hpc.types import Outcome, Ticket, Trajectory
 
 WORKER_LOST = "environment worker lost"
 OVERTAKEN = "older than the staleness bound"
-_MAX_POISONED_IN_A_ROW = 8
+_MAX_GIVEN_UP_IN_A_ROW = 8
 
 
 class TaskBrokenError(RollartError):
@@ -65,9 +65,12 @@ class _Slots:
 class RolloutScheduler:
     """The books and decisions of the rollout."""
 
-    def __init__(self, config: RunConfig, ledger: Ledger, *, step: int, cursors: dict[str, TaskCursor]) -> None:
+    def __init__(
+        self, config: RunConfig, ledger: Ledger, *, step: int, cursors: dict[str, TaskCursor], attempt: int = 1
+    ) -> None:
         self._config = config
         self._alpha = config.rollout.alpha
+        self._attempt = attempt
         self._ledger = ledger
         self.quota = config.groups_per_task()
         self.buffer = SampleBuffer(config.tasks)
@@ -81,7 +84,7 @@ class RolloutScheduler:
         self._unsent: deque[str] = deque()
         self._orders = Orders()
         self._num_opened = 0
-        self._poisoned_in_a_row: Counter[str] = Counter()
+        self._given_up_in_a_row: Counter[str] = Counter()
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -201,7 +204,7 @@ class RolloutScheduler:
     def _open(self, task: str) -> None:
         section, index = self._config.tasks[task], self._next_index(task)
         group = Group(
-            group_id=f"{task}-{index}-{self._num_opened}",
+            group_id=f"{task}-{index}-{self._attempt}.{self._num_opened}",
             task=task,
             index=index,
             seed=self._seed(task, index),
@@ -275,7 +278,7 @@ class RolloutScheduler:
     def _complete(self, group: Group) -> None:
         for trajectory_id in list(group.running):
             self._cut(group, trajectory_id, Outcome.REDUNDANT, "the group was complete")
-        self._poisoned_in_a_row[group.task] = 0
+        self._given_up_in_a_row[group.task] = 0
         del self._groups[group.group_id]
         self.buffer.put(group)
 
@@ -286,21 +289,22 @@ class RolloutScheduler:
             self._give_up(group, Outcome.STALE, OVERTAKEN)
 
     def _give_up(self, group: Group, outcome: Outcome, cause: str) -> None:
-        """Ends a whole group; its seed is played again unless it is poisoned."""
+        """Ends a whole group; a stale one's seed is played again, a poisoned one's never."""
         for trajectory_id in list(group.running):
             self._cut(group, trajectory_id, outcome, cause)
         for trajectory in group.finished:
             self._end(trajectory.trajectory_id, outcome, cause)
         self._groups.pop(group.group_id, None)
         cursor = self._cursors[group.task]
-        if outcome is not Outcome.POISONED:
+        if outcome is Outcome.STALE:
             cursor.again.append(group.index)
             return
-        cursor.poisoned.append(group.seed)
-        self._poisoned_in_a_row[group.task] += 1
-        if self._poisoned_in_a_row[group.task] >= _MAX_POISONED_IN_A_ROW:
+        if outcome is Outcome.POISONED:
+            cursor.poisoned.append(group.seed)
+        self._given_up_in_a_row[group.task] += 1
+        if self._given_up_in_a_row[group.task] >= _MAX_GIVEN_UP_IN_A_ROW:
             raise TaskBrokenError(
-                f"task {group.task}: {_MAX_POISONED_IN_A_ROW} groups in a row were given up and none was completed; "
+                f"task {group.task}: {_MAX_GIVEN_UP_IN_A_ROW} groups in a row were given up and none was completed; "
                 f"the last one's cause is {cause!r}; try the environment and the reward by hand"
             )
 
@@ -312,10 +316,10 @@ class RolloutScheduler:
         member = self._release(group, trajectory_id)
         self._end(trajectory_id, outcome, cause)
         tries = member.tries + (0 if cause == WORKER_LOST else 1)
-        if not retryable or tries > self._config.rollout.max_refills:
-            self._give_up(group, Outcome.POISONED, cause)
-        else:
+        if retryable and tries <= self._config.rollout.max_refills:
             self._dispatch(group, member.place, tries)
+        else:
+            self._give_up(group, Outcome.TRUNCATED if outcome is Outcome.TRUNCATED else Outcome.POISONED, cause)
 
     def _cut(self, group: Group, trajectory_id: str, outcome: Outcome, cause: str) -> None:
         """Ends a running member that is not wanted any more."""

@@ -6,10 +6,12 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rollart_hpc.control_plane.batch import FormedBatch
 from rollart_hpc.control_plane.group import Group
+from rollart_hpc.observe.metrics import read_metrics
 from rollart_hpc.types import TrainStats, Trajectory
 
 _WINDOW = 5
@@ -52,6 +54,16 @@ class RunStatistics:
         self.tokens_trained = 0
         self.max_staleness = 0
         self._gap_sum, self._gap_count, self._gap_max = 0.0, 0, 0.0
+
+    def went_on_from(self, run_directory: Path, step: int) -> None:
+        """Takes over the curves of earlier attempts up to ``step``."""
+        for record in read_metrics(run_directory):
+            if record["step"] > step:
+                return
+            for name, task in record["tasks"].items():
+                if name in self._tasks:
+                    self._tasks[name].success_by_step.append(float(task["success"]))
+                    self._tasks[name].reward_by_step.append(float(task["reward"]))
 
     @contextmanager
     def phase(self, name: str) -> Generator[None]:

@@ -19,6 +19,7 @@ from typing import Any
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.control_plane import checkpoint
 from rollart_hpc.control_plane.batch import FormedBatch, form_batch
+from rollart_hpc.control_plane.batch_transfer import BatchTransfer
 from rollart_hpc.control_plane.checkpoint import ControllerState
 from rollart_hpc.control_plane.group import Group
 from rollart_hpc.control_plane.rollout_scheduler import RolloutScheduler
@@ -28,6 +29,7 @@ from rollart_hpc.control_plane.weight_sync import WeightSync
 from rollart_hpc.data_plane.actor_train import ActorTrainCls
 from rollart_hpc.data_plane.cluster import Cluster
 from rollart_hpc.types import TrainStats
+from rollart_hpc.weights.store import WeightStore
 
 _log = logging.getLogger(__name__)
 _CONFIRM_DEADLINE_S = 120.0
@@ -45,11 +47,14 @@ class TrainingLoop:
         rollout: RolloutService,
         weights: WeightSync,
         statistics: RunStatistics,
+        store: WeightStore,
+        attempt: int,
         on_step: Callable[[int, dict[str, Any]], None],
     ) -> None:
         self._config = config
         self._trainers, self._scheduler, self._rollout = trainers, scheduler, rollout
         self._weights, self._statistics, self._on_step = weights, statistics, on_step
+        self._transfer = BatchTransfer(store, run=config.run.name, attempt=attempt)
         self._saved_step = -1
         self._stop = asyncio.Event()
 
@@ -101,7 +106,10 @@ class TrainingLoop:
         self._on_step(step + 1, self._statistics.trained(groups, formed, stats))
 
     async def _train(self, batch: FormedBatch) -> TrainStats:
-        return (await self._trainers.call(ActorTrainCls.train_step, batch.shares))[0]  # pyright: ignore[reportArgumentType]
+        shares = await self._transfer.sendable(batch.shares)
+        stats = await self._trainers.call(ActorTrainCls.train_step, shares)  # pyright: ignore[reportArgumentType]
+        await self._transfer.trained()
+        return stats[0]
 
     async def _save(self) -> None:
         step = self._scheduler.trainer_version

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import numpy as np
 
+from rollart_hpc.bus import codec
 from rollart_hpc.bus.rendezvous import meet
 from rollart_hpc.data_plane.declarations import Mode, register
 from rollart_hpc.data_plane.worker import Worker, WorkerContext
-from rollart_hpc.types import Bucket, Role, TrainBatch, TrainStats
+from rollart_hpc.errors import WeightsError
+from rollart_hpc.types import Bucket, Role, StoredBatch, TrainBatch, TrainStats
 from rollart_hpc.weights.publisher import WeightPublisher
 from rollart_hpc.weights.store import WeightStore
 
@@ -64,8 +66,10 @@ class ActorTrainCls(Worker):
 
         self._trainer = await self._in_order(build)
         self.member = msgspec.structs.replace(self.member, group_rank=self._trainer.data_rank)
-        if self._trainer.is_publisher and context.attempt.store is not None:
-            self._store = await asyncio.to_thread(WeightStore.connect, context.attempt.store)
+        if context.attempt.store is None:
+            return
+        self._store = await asyncio.to_thread(WeightStore.connect, context.attempt.store)
+        if self._trainer.is_publisher:
             self._publisher = WeightPublisher(
                 self._store,
                 run=context.config.run.name,
@@ -83,24 +87,26 @@ class ActorTrainCls(Worker):
         trainer = self._trainer
         if trainer is not None:
             await self._in_order(trainer.close)
-        if self._publisher is not None and self._store is not None:
+        if self._publisher is not None:
             self._publisher.close()
+        if self._store is not None:
             self._store.close()
 
     @register()
-    async def restore(self, checkpoint: str) -> str:
-        """Loads a checkpoint's trainer part, or the initial model when the path is empty; returns the digest."""
+    async def restore(self, checkpoint: str) -> None:
+        """Loads a checkpoint's trainer part, or the initial model when the path is empty."""
         trainer = self._built()
         if checkpoint:
             await self._in_order(lambda: trainer.load(Path(checkpoint)))
         else:
             await self._in_order(lambda: trainer.load_hf(self.context.config.model.path))
-        return await self._in_order(trainer.weight_digest)
 
     @register(Mode.SPLIT_DP)
-    async def train_step(self, batch: TrainBatch) -> TrainStats:
+    async def train_step(self, batch: TrainBatch | StoredBatch) -> TrainStats:
         """One optimizer step on this data-parallel rank's share."""
         trainer = self._built()
+        if isinstance(batch, StoredBatch):
+            batch = await asyncio.to_thread(self._fetch, batch.key)
         return await self._in_order(lambda: trainer.train_step(batch))
 
     @register()
@@ -138,6 +144,11 @@ class ActorTrainCls(Worker):
         """Writes the trainer's part of a checkpoint into a new directory."""
         trainer = self._built()
         await self._in_order(lambda: trainer.save(Path(directory)))
+
+    def _fetch(self, key: str) -> TrainBatch:
+        if self._store is None:
+            raise WeightsError("this attempt has no weight store")
+        return codec.decode(self._store.get_bytes(key), TrainBatch)
 
     def _built(self) -> MegatronTrainer:
         if self._trainer is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -38,14 +38,16 @@ class Cluster(Generic[W]):
         self._bind_worker_methods()
 
     def _bind_worker_methods(self) -> None:
-        for name, declaration in declared_methods(self.worker_class).items():
-            if isinstance(declaration, Registered):
-                setattr(self, name, partial(self.call, getattr(self.worker_class, name)))
+        for name in self._registered():
+            setattr(self, name, partial(self.call, getattr(self.worker_class, name)))
+
+    def _registered(self) -> list[str]:
+        methods = declared_methods(self.worker_class).items()
+        return [name for name, declaration in methods if isinstance(declaration, Registered)]
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
         raise AttributeError(
-            f"{self.worker_class.__name__} has no registered method {name!r}; it has "
-            f"{sorted(declared_methods(self.worker_class))}"
+            f"{self.worker_class.__name__} has no registered method {name!r}; it has {sorted(self._registered())}"
         )
 
     def members(self) -> list[Member]:
@@ -71,17 +73,13 @@ class Cluster(Generic[W]):
             RemoteError: the method raised on a worker; all others have ended by then.
             WorkerDeclarationError: the method is not registered, or the arguments do not fit its mode.
         """
-        declaration = declared(method)
-        if not isinstance(declaration, Registered) or kwargs:
-            raise WorkerDeclarationError(
-                f"{method.__qualname__}: expected a method with @register and positional arguments"
-            )
+        mode = _mode_of(method, kwargs)
         members = self.members()
         if not members:
             raise NotReachableError(f"no {self.worker_class.role} worker is there to run {method.__qualname__}")
-        if declaration.mode is Mode.RANK_ZERO:
+        if mode is Mode.RANK_ZERO:
             members = members[:1]
-        arguments = [_arguments_of(member, declaration.mode, method.__qualname__, args) for member in members]
+        arguments = _arguments_by_member(members, mode, method.__qualname__, args)
         calls = [
             self._send(member.member_id, method, encoded) for member, encoded in zip(members, arguments, strict=True)
         ]
@@ -96,14 +94,16 @@ class Cluster(Generic[W]):
         member_id: str,
         method: Callable[Concatenate[W, P], Awaitable[R]],
         *args: P.args,
-        **_: P.kwargs,
+        **kwargs: P.kwargs,
     ) -> R:
         """Runs a registered method on one worker, whatever its mode.
 
         Raises:
             NotReachableError: it did not answer.
             RemoteError: the method raised.
+            WorkerDeclarationError: the method is not registered, or there are keyword arguments.
         """
+        _mode_of(method, kwargs)
         return await self._send(member_id, method, codec.encode(args))
 
     async def _send(self, member_id: str, method: Callable[..., Awaitable[R]], arguments: bytes) -> R:
@@ -127,12 +127,23 @@ class Cluster(Generic[W]):
                 sending.cancel()
 
 
-def _arguments_of(member: Member, mode: Mode, name: str, args: tuple[Any, ...]) -> bytes:
-    if mode is not Mode.SPLIT_DP:
-        return codec.encode(args)
-    shares = args[0]
-    if not isinstance(shares, list) or member.group_rank >= len(shares):  # pyright: ignore[reportUnknownArgumentType]
+def _mode_of(method: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mode:
+    declaration = declared(method)
+    if not isinstance(declaration, Registered) or kwargs:
         raise WorkerDeclarationError(
-            f"{name}: split_dp takes a list with one item per data-parallel rank, got {shares!r}"
+            f"{method.__qualname__}: expected a method with @register and positional arguments"
         )
-    return codec.encode((shares[member.group_rank], *args[1:]))
+    return declaration.mode
+
+
+def _arguments_by_member(members: Sequence[Member], mode: Mode, name: str, args: tuple[Any, ...]) -> list[bytes]:
+    if mode is not Mode.SPLIT_DP:
+        return [codec.encode(args)] * len(members)
+    ranks = sorted({member.group_rank for member in members})
+    shares = args[0] if args else None
+    if not isinstance(shares, list) or list(range(len(shares))) != ranks:  # pyright: ignore[reportUnknownArgumentType]
+        got = f"{len(shares)} items" if isinstance(shares, list) else type(shares).__name__  # pyright: ignore[reportUnknownArgumentType]
+        raise WorkerDeclarationError(
+            f"{name}: split_dp takes a list with one item per data-parallel rank, here {ranks}; got {got}"
+        )
+    return [codec.encode((shares[member.group_rank], *args[1:])) for member in members]

@@ -11,6 +11,16 @@ from rollart_hpc.errors import ConfigError
 
 _DEADLINE_S = 60.0
 _WEIGHTS = "model.safetensors"
+_COPIED = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "vocab*",
+    "merges.txt",
+)
 
 
 def export_model(config: RunConfig, checkpoint: Path, directory: Path) -> None:
@@ -22,12 +32,12 @@ def export_model(config: RunConfig, checkpoint: Path, directory: Path) -> None:
         ConfigError: the directory exists, or its file system cannot take it.
         CheckpointError: the checkpoint cannot be loaded.
     """
+    if directory.exists():
+        raise ConfigError(f"--to {str(directory)!r} exists already; choose a new directory")
     from safetensors.torch import save_file
 
     from rollart_hpc.data_plane.backends.megatron.trainer import MegatronTrainer
 
-    if directory.exists():
-        raise ConfigError(f"--to {str(directory)!r} exists already; choose a new directory")
     one_rank = config.model_copy(
         update={
             "training": config.training.model_copy(
@@ -46,8 +56,8 @@ def export_model(config: RunConfig, checkpoint: Path, directory: Path) -> None:
     unfinished = directory.with_name(f".{directory.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    for path in config.model.path.iterdir():
-        if path.is_file() and path.suffix in {".json", ".jinja", ".txt", ".model"} and "safetensors" not in path.name:
+    for pattern in _COPIED:
+        for path in config.model.path.glob(pattern):
             shutil.copy(path, unfinished / path.name)
     save_file(tensors, str(unfinished / _WEIGHTS), metadata={"format": "pt"})
     unfinished.rename(directory)

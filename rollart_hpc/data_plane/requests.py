@@ -7,7 +7,7 @@ so that the caller can try another; a cancelled request is aborted where it runs
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
@@ -32,9 +32,9 @@ class WorkerRequests(Generic[Q, R]):
     ) -> None:
         self._mux: MuxClient[Q, R] = MuxClient(bus, member_id, str(role), result_type)
         self._view, self._role, self._timeout_s = view, role, timeout_s
-        self._in_flight: defaultdict[str, set[asyncio.Future[R]]] = defaultdict(set)
+        self._in_flight: defaultdict[str, dict[asyncio.Future[R], float]] = defaultdict(dict)
+        """By worker; each with the time when it is overdue."""
         self._outstanding: defaultdict[str, int] = defaultdict(int)
-        self._deadlines: deque[tuple[float, asyncio.Future[R]]] = deque()
         self._workers = view.of_role(role)
         self._worker_came = asyncio.Event()
         view.listen(self._member_changed)
@@ -74,9 +74,8 @@ class WorkerRequests(Generic[Q, R]):
             NotReachableError: the worker ended, or did not answer within the deadline.
         """
         future = self._mux.send(worker, request)
-        self._in_flight[worker].add(future)
+        self._in_flight[worker][future] = asyncio.get_running_loop().time() + self._timeout_s
         self._outstanding[worker] += load
-        self._deadlines.append((asyncio.get_running_loop().time() + self._timeout_s, future))
         try:
             return await future
         except (asyncio.CancelledError, NotReachableError):
@@ -84,7 +83,7 @@ class WorkerRequests(Generic[Q, R]):
             self._mux.forget(request.request_id)
             raise
         finally:
-            self._in_flight[worker].discard(future)
+            del self._in_flight[worker][future]
             self._outstanding[worker] -= load
 
     def _member_changed(self, before: Member | None, after: Member | None) -> None:
@@ -102,8 +101,10 @@ class WorkerRequests(Generic[Q, R]):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_EVERY_S)
-            while self._deadlines and (self._deadlines[0][1].done() or self._deadlines[0][0] <= loop.time()):
-                _fail(self._deadlines.popleft()[1], f"no answer within {self._timeout_s:g} s")
+            for worker, futures in self._in_flight.items():
+                for future, overdue_at in futures.items():
+                    if overdue_at <= loop.time():
+                        _fail(future, f"{worker} gave no answer within {self._timeout_s:g} s")
 
 
 def _fail(future: asyncio.Future[R], reason: str) -> None:

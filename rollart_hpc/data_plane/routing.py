@@ -23,6 +23,12 @@ def candidates(members: Sequence[Member], hardware: str | None) -> list[Member]:
     return preferred or list(members)
 
 
+def least_tried(members: Sequence[Member], tried: Sequence[str]) -> Sequence[Member]:
+    """The members that a request was sent to least often; ``tried`` names the worker of each of its tries."""
+    fewest = min((tried.count(member.member_id) for member in members), default=0)
+    return [member for member in members if tried.count(member.member_id) == fewest]
+
+
 def choose(
     members: Sequence[Member],
     hardware: str | None,

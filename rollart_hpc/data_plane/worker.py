@@ -35,7 +35,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreEndpoint | None
     config: dict[str, Any]
     """The run's config with all overrides, as `RunConfig.model_validate` takes it."""
-    resume: bool = False
 
     @property
     def directory(self) -> Path:
@@ -99,22 +98,36 @@ class Worker:
         """Runs one call of a declared method, arguments and result encoded.
 
         Raises:
-            BusError: the method is not declared for calls.
+            BusError: the method is not declared for calls, or the arguments do not fit its annotations.
         """
         method = getattr(self, method_name, None)
         if method is None or not isinstance(declared(method), Registered):
             raise BusError(f"{type(self).__name__} declares no method {method_name!r}; see register()")
-        result = method(*codec.decode(arguments, argument_types(method)))
+        result = method(*decode_arguments(method, arguments))
         if inspect.isawaitable(result):
             result = await result
         return codec.encode(result)
 
 
-def argument_types(method: Any) -> type[tuple[Any, ...]]:
-    """The tuple type of a bound method's positional parameters, from its annotations."""
+def decode_arguments(method: Any, arguments: bytes) -> list[Any]:
+    """The values of a bound method's positional parameters; those with a default may be missing at the end.
+
+    Raises:
+        BusError: they do not fit the parameters; the text says which.
+    """
     hints = typing.get_type_hints(inspect.unwrap(method))
-    names = list(inspect.signature(method).parameters)
-    return tuple[tuple(hints.get(name, Any) for name in names)]  # pyright: ignore[reportReturnType]
+    parameters = list(inspect.signature(method).parameters.values())
+    values = codec.decode(arguments, list[msgspec.Raw])
+    required = [one.name for one in parameters if one.default is one.empty]
+    if not len(required) <= len(values) <= len(parameters):
+        raise BusError(f"{method.__name__} takes {[one.name for one in parameters]}, got {len(values)} arguments")
+    decoded: list[Any] = []
+    for value, parameter in zip(values, parameters, strict=False):
+        try:
+            decoded.append(codec.decode(memoryview(value), hints.get(parameter.name, Any)))
+        except msgspec.ValidationError as error:
+            raise BusError(f"{method.__name__}: argument {parameter.name!r}: {error}") from error
+    return decoded
 
 
 def result_type(method: Any) -> Any:

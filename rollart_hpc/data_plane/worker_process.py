@@ -85,20 +85,22 @@ async def _serve_joined(worker: Worker) -> None:
             await membership.update(worker.member)
         return result
 
-    async with asyncio.TaskGroup() as group:
-        services = [
-            group.create_task(CallServer(bus, worker.member.member_id, handle).run()),
-            group.create_task(worker.run()),
-        ]
-        await membership.join()
-        _log.info("%s joined, pid %d", worker.member.member_id, worker.member.pid)
-        services.append(group.create_task(membership.run()))
-        try:
-            await asyncio.wait(services, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for service in services:
-                service.cancel()
-    await membership.leave()
+    try:
+        async with asyncio.TaskGroup() as group:
+            services = [
+                group.create_task(CallServer(bus, worker.member.member_id, handle).run()),
+                group.create_task(worker.run()),
+            ]
+            await membership.join()
+            _log.info("%s joined, pid %d", worker.member.member_id, worker.member.pid)
+            services.append(group.create_task(membership.run()))
+            try:
+                await asyncio.wait(services, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for service in services:
+                    service.cancel()
+    finally:
+        await membership.leave()
 
 
 def run_worker(worker_class: type[Worker], attempt_file: Path, *, member_id: str, hardware: str, rank: int = 0) -> None:

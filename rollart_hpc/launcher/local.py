@@ -27,7 +27,6 @@ from rollart_hpc.launcher.services import Services, run_services
 from rollart_hpc.processes import ManagedProcess, compute_environment, describe_exit
 
 _log = logging.getLogger(__name__)
-_CONTROLLER_GRACE_S = 10.0
 _WORKER_GRACE_S = 5.0
 _MAX_RESTARTS = 5
 _RESTART_WINDOW_S = 900.0
@@ -118,8 +117,11 @@ class LocalLeader:
         await self._stop.wait()
         self._view.note("stopping: saving at the next step boundary")
         controller.send(signal.SIGTERM)
-        await asyncio.sleep(_CONTROLLER_GRACE_S)
-        raise AttemptFailedError(f"the controller did not stop within {_CONTROLLER_GRACE_S:g} s and was killed")
+        await asyncio.sleep(self._config.run.stop_timeout_s)
+        raise AttemptFailedError(
+            f"the controller did not stop within {self._config.run.stop_timeout_s:g} s (run.stop_timeout_s) and was "
+            "killed; what was trained since the last checkpoint is trained again on resume"
+        )
 
     async def _keep_alive(self, plan: WorkerPlan, attempt_file: Path) -> None:
         """Starts a replaceable worker again when it ends; ends the attempt for any other."""

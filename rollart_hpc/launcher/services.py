@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from rollart_hpc.bus.server import NatsServer
+from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES, NatsServer
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.errors import ConfigError
 from rollart_hpc.processes import ManagedProcess
@@ -21,6 +21,8 @@ _BYTES = {"float32": 4, "bfloat16": 2}
 _SPARE_VERSIONS = 2
 """One being uploaded and one that a reader still holds, beyond those that are kept."""
 _MIN_STORE_MB = 64
+_BATCH_BYTES_PER_TOKEN = 20
+_MAX_BATCH_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,15 @@ def store_size_mb(config: RunConfig) -> int:
         return config.weights.store_mb
     one_version = count_parameters(config.model.path) * _BYTES[config.model.dtype]
     versions = config.weights.versions_kept + _SPARE_VERSIONS
-    return _MIN_STORE_MB + int(1.1 * versions * one_version) // (1 << 20)
+    return _MIN_STORE_MB + (int(1.1 * versions * one_version) + _batch_bytes(config)) // (1 << 20)
+
+
+def _batch_bytes(config: RunConfig) -> int:
+    """Room for batches that are too large for the bus: at most two, of the longest sequences."""
+    tasks, quota = config.tasks, config.groups_per_task()
+    sequences = sum(count * tasks[name].group_size for name, count in quota.items())
+    largest = sequences * config.model.max_context * _BATCH_BYTES_PER_TOKEN
+    return min(2 * largest, _MAX_BATCH_BYTES) if largest > MAX_PAYLOAD_BYTES else 0
 
 
 def count_parameters(directory: Path) -> int:

@@ -15,6 +15,7 @@ import msgspec
 from rollart_hpc.errors import ConfigError
 from rollart_hpc.observe.metrics import number
 
+_MAX_PROBE_GAP = 1e-3
 _MAX_LOGPROB_GAP = 1e-4
 """Mean difference between sampler and trainer on tokens of the same version, float32."""
 
@@ -58,4 +59,6 @@ def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float
     gap = number(summary["logprob_gap"]["mean"])
     if summary["logprob_gap"]["tokens"] and summary.get("dtype") == "float32" and not gap <= _MAX_LOGPROB_GAP:
         faults.append(f"sampler and trainer differ by {gap:.1e} per token, expected {_MAX_LOGPROB_GAP:g} or less")
+    if summary.get("dtype") == "float32" and summary["probe_gap_max"] > _MAX_PROBE_GAP:
+        faults.append(f"a probe logprob was {summary['probe_gap_max']:.1e} off, expected {_MAX_PROBE_GAP:g} or less")
     return faults

@@ -1,17 +1,16 @@
 """What a run writes about itself: metrics.jsonl (the record), TensorBoard files and summary.json.
 
-The files are appended to by a resumed run; of a step that is trained again after a hard kill, the last record counts.
+A resumed run takes back the records of steps that it trains again, so that every step is there once.
 JSON has no NaN: it is written as null, and `number` reads it back.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -21,12 +20,22 @@ _METRICS = "metrics.jsonl"
 class MetricsWriter:
     """Appends one record per step to ``metrics.jsonl`` and its numbers to TensorBoard."""
 
-    def __init__(self, run_directory: Path) -> None:
+    def __init__(self, run_directory: Path, *, after_step: int) -> None:
+        """Opens both for the steps after ``after_step``; later ones of an earlier attempt are taken back."""
+        from tensorboard.compat.proto import event_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         run_directory.mkdir(parents=True, exist_ok=True)
-        self._file = _open_for_appending(run_directory / _METRICS)
+        path = run_directory / _METRICS
+        kept = [record for record in read_metrics(run_directory) if record["step"] <= after_step]
+        temporary = run_directory / ".metrics.jsonl"
+        temporary.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in kept))
+        temporary.replace(path)
+        self._file = path.open("ab")
         self._events: Any = EventFileWriter(str(run_directory / "tensorboard"))
+        event: Any = event_pb2
+        session = event.SessionLog(status=event.SessionLog.START)
+        self._events.add_event(event.Event(wall_time=time.time(), step=after_step + 1, session_log=session))
 
     def write(self, step: int, record: Mapping[str, Any]) -> None:
         """Writes one step's record; nested mappings become TensorBoard names with slashes."""
@@ -55,16 +64,6 @@ def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif isinstance(value, (int, float)):
             flat[name] = float(value)
     return flat
-
-
-def _open_for_appending(path: Path) -> BinaryIO:
-    """The file, so that what is appended starts on a line of its own after a torn one."""
-    file = path.open("a+b")
-    if file.tell():
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")
-    return file
 
 
 def read_metrics(run_directory: Path) -> list[dict[str, Any]]:

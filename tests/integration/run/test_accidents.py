@@ -8,6 +8,7 @@ import pytest
 
 from rollart_hpc.control_plane.checkpoint import find_newest
 from rollart_hpc.observe.assessment import assess_summary
+from rollart_hpc.observe.metrics import read_metrics
 from tests.integration.run.driver import ARITHMETIC, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -127,4 +128,20 @@ def test_the_death_of_controller_or_trainer_ends_the_attempt_and_resume_goes_on(
     code, output = run.execute("resume", run.directory, f"--set=run.steps={saved.state.step + 1}")
     assert code == 0, output
     assert run.summary["steps"] == saved.state.step + 1
+    assert assess_summary(run.summary, {}) == []
+
+
+def test_a_run_can_be_resumed_again_and_again_from_one_place(run: Run, arithmetic_model: Path):
+    settings = {"run.steps": 500, "run.checkpoint_every": 400}
+    run.start(*run.arguments(ARITHMETIC, arithmetic_model, **settings))
+    for step in (3, 2):
+        run.wait_for_step(step)
+        run.kill("controller")
+        code, output = run.wait()
+        assert code == 1, output
+        (run.directory / "metrics.jsonl").unlink()
+        run.start("resume", run.directory, "--set=run.steps=4")
+    code, output = run.wait()
+    assert code == 0, output
+    assert [record["step"] for record in read_metrics(run.directory)] == [1, 2, 3, 4]
     assert assess_summary(run.summary, {}) == []

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollart_hpc.bus.membership import Member
-from rollart_hpc.data_plane.routing import candidates, choose, preferred_hardware
+from rollart_hpc.data_plane.routing import candidates, choose, least_tried, preferred_hardware
 from rollart_hpc.types import Role
 
 CLASSES = ("H800", "H20", "cpu")
@@ -54,6 +54,13 @@ def test_else_the_worker_with_the_fewest_outstanding_tokens_is_taken(members, ha
 @given(workers, hardware_classes, loads)
 def test_the_choice_does_not_depend_on_the_order_of_the_workers(members, hardware, load):
     assert choose(members, hardware, None, load) == choose(members[::-1], hardware, None, load)
+
+
+@given(workers, st.lists(names, max_size=5))
+def test_a_request_that_failed_goes_where_it_was_tried_least(members, tried):
+    able = least_tried(members, tried)
+    assert bool(able) == bool(members)
+    assert all(tried.count(one.member_id) <= tried.count(other.member_id) for one in able for other in members)
 
 
 def test_a_tag_without_an_entry_gets_the_default_s_hardware():

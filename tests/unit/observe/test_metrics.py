@@ -9,7 +9,7 @@ from rollart_hpc.observe.metrics import MetricsWriter, flatten, read_metrics, wr
 
 
 def write(directory: Path, *steps: int, **record: object) -> None:
-    writer = MetricsWriter(directory)
+    writer = MetricsWriter(directory, after_step=steps[0] - 1)
     for step in steps:
         writer.write(step, {"loss": step / 2, "tasks": {"lake": {"success": 0.5}}, **record})
     writer.close()
@@ -27,7 +27,7 @@ def test_records_come_back_in_order(tmp_path: Path):
 
 
 def test_a_record_can_be_read_while_the_run_goes_on(tmp_path: Path):
-    writer = MetricsWriter(tmp_path)
+    writer = MetricsWriter(tmp_path, after_step=0)
     writer.write(1, {"loss": 1.0})
     assert steps_of(tmp_path) == [1]
     writer.close()

@@ -32,7 +32,7 @@ def test_bars_fill_the_given_range():
 
 
 def report_of(directory: Path, records: int = 3, **changes: object) -> str:
-    metrics = MetricsWriter(directory)
+    metrics = MetricsWriter(directory, after_step=0)
     for step in range(1, records + 1):
         metrics.write(step, {"tasks": {"lake": {"success": step / 4}}})
     metrics.close()
@@ -53,7 +53,7 @@ def test_a_run_that_was_stopped_before_its_first_step_has_a_report(tmp_path: Pat
 
 
 def test_a_run_whose_numbers_went_wrong_has_a_report(tmp_path: Path):
-    metrics = MetricsWriter(tmp_path)
+    metrics = MetricsWriter(tmp_path, after_step=0)
     metrics.write(0, {"tasks": {"lake": {"success": math.nan}}})
     metrics.close()
     assert "nan" in report_of(tmp_path, logprob_gap={"mean": math.nan, "max": math.nan, "tokens": 5})

@@ -1,0 +1,396 @@
+"""One trajectory from its ticket to its score, with a scripted engine on the real bus and real environments."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollart_hpc.bus.connection import Bus
+from rollart_hpc.bus.membership import MemberView
+from rollart_hpc.control_plane import llm_proxy
+from rollart_hpc.control_plane.chat import ChatFormat
+from rollart_hpc.control_plane.env_manager import EnvManager, Playground
+from rollart_hpc.control_plane.llm_proxy import LLMProxy
+from rollart_hpc.data_plane import requests
+from rollart_hpc.data_plane.environment_host import EnvironmentHost
+from rollart_hpc.data_plane.environment_process import EnvironmentSpec
+from rollart_hpc.errors import RewardFault
+from rollart_hpc.types import Episode, FinishReason, GenerateRequest, GenerateResult, Score, Span, Ticket, Trajectory
+from rollart_hpc.warm_start.tokenizer import END, build_tokenizer, framed, save_tokenizer
+from tests.builders import run_config
+from tests.integration.control_plane.scripted_engine import ScriptedEngine, reply, silent
+
+Start = Callable[..., Awaitable[ScriptedEngine]]
+TICKET = Ticket(trajectory_id="t", group_id="g", task="a", seed=7, admitted_version=2)
+FAULTS = ["hang", "raise", "die", "no text", "unknown letters"]
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+def ids(text: str) -> list[int]:
+    return build_tokenizer().encode(text, add_special_tokens=False).ids
+
+
+(END_ID,) = ids(END)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_SWEEP_EVERY_S", 0.02)
+    monkeypatch.setattr(llm_proxy, "_AFTER_REFUSAL_S", 0.0)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+
+
+@dataclass
+class Judge:
+    """Gives the sum of the environment's rewards; keeps what it was shown."""
+
+    fault: RewardFault | None = None
+    seen: list[Episode] = field(default_factory=list[Episode])
+
+    async def score(self, episode: Episode) -> Score:
+        self.seen.append(episode)
+        if self.fault:
+            raise self.fault
+        return Score(reward=sum(turn.reward for turn in episode.turns), success=episode.terminated, metrics={"m": 1.0})
+
+
+@dataclass
+class Table:
+    """What a test plays on."""
+
+    playground: Playground
+    judge: Judge
+
+    async def play(self, ticket: Ticket = TICKET) -> Trajectory:
+        async with asyncio.timeout(30):
+            return await EnvManager(self.playground, ticket).play()
+
+
+SetUp = Callable[..., AbstractAsyncContextManager[Table]]
+
+
+@pytest.fixture
+def set_up(bus: Bus, view: MemberView, tmp_path: Path) -> SetUp:
+    """``async with set_up(task={...}, rollout={...}, max_context=64, turns=2)``: the rest goes to the environment."""
+    save_tokenizer(tmp_path, max_length=64)
+
+    @asynccontextmanager
+    async def opened(
+        environment: str = "Light",
+        *,
+        task: dict[str, Any] | None = None,
+        rollout: dict[str, Any] | None = None,
+        max_context: int = 512,
+        judge: Judge | None = None,
+        **args: Any,
+    ) -> AsyncIterator[Table]:
+        section = {
+            "environment": f"tests.integration.control_plane.environments:{environment}",
+            "environment_args": args,
+            "max_turns": 9,
+            "max_new_tokens": 8,
+            "tag": "lake",
+            **(task or {}),
+        }
+        config = run_config(tasks={"a": section}, **(rollout or {}))
+        config = config.model_copy(update={"model": config.model.model_copy(update={"max_context": max_context})})
+        timeout_s = config.rollout.generate_timeout_s
+        proxy = LLMProxy(bus, "environment-0", view, config.affinity, timeout_s=timeout_s)
+        running = asyncio.create_task(proxy.run())
+        judge = judge or Judge()
+        async with EnvironmentHost({"a": EnvironmentSpec.of_task(config.tasks["a"])}, max_children=2) as host:
+            chat = ChatFormat(tmp_path)
+            yield Table(
+                Playground(worker="environment-0", config=config, chat=chat, host=host, proxy=proxy, rewards=judge),
+                judge,
+            )
+        running.cancel()
+        await asyncio.wait({running})
+
+    return opened
+
+
+def in_turn(*answers: tuple[list[int], FinishReason, tuple[Span, ...]]) -> Callable[[GenerateRequest], GenerateResult]:
+    """Answers one after the other, the last one again and again."""
+    left = list(answers)
+
+    def answer(request: GenerateRequest) -> GenerateResult:
+        token_ids, reason, spans = left.pop(0) if len(left) > 1 else left[0]
+        return reply(request, token_ids, reason, spans=spans)
+
+    return answer
+
+
+def go_left(request: GenerateRequest) -> GenerateResult:
+    return reply(request, [*ids("left"), END_ID])
+
+
+@pytest.mark.parametrize("environment", ["Light", "Obedient"])
+async def test_every_token_of_a_trajectory_has_its_mask_logprob_and_version(
+    set_up: SetUp, start_engine: Start, environment: str
+):
+    engine = await start_engine(
+        "gen-0",
+        in_turn(
+            ([*ids("left"), END_ID], STOP, (Span(3, 0, 2),)),
+            (ids("up4right"), LENGTH, (Span(3, 0, 1), Span(4, 1, 3))),
+            ([END_ID], STOP, (Span(4, 0, 1),)),
+        ),
+    )
+    async with set_up(environment) as table:
+        played = await table.play()
+    parts = [
+        (ids(framed("go 7")), 0),
+        ([*ids("left"), END_ID], 1),
+        (ids(framed("go 1")), 0),
+        (ids("up4right"), 1),
+        ([END_ID, *ids(framed("go 2"))], 0),
+        ([END_ID], 1),
+    ]
+    assert played.token_ids.tolist() == [token for tokens, _ in parts for token in tokens]
+    assert played.loss_mask.tolist() == [mask for tokens, mask in parts for _ in tokens]
+    expected = [-number / 8 * mask for tokens, mask in parts for number in range(len(tokens))]
+    assert played.logprobs.tolist() == expected
+    begins = np.cumsum([0, *(len(tokens) for tokens, _ in parts)]).tolist()
+    assert played.spans == (Span(3, begins[1], begins[3] + 1), Span(4, begins[3] + 1, begins[6]))
+    sampled = played.token_versions()[played.loss_mask > 0]
+    assert sampled.tolist() == [3, 3, 3, 4, 4, 4]
+    assert (played.token_versions()[played.loss_mask == 0] == -1).all()
+    assert (played.start_version, played.failure, played.truncated, played.success) == (3, "", False, True)
+    assert (played.reward, played.num_turns, played.metrics) == (0.25 + 0.5 + 0.75, 3, {"m": 1.0})
+    assert (played.trajectory_id, played.group_id, played.task, played.seed) == ("t", "g", "a", 7)
+    prompts = [np.frombuffer(request.token_ids, np.int32).tolist() for request in engine.requests]
+    assert prompts == [played.token_ids[: begins[end]].tolist() for end in (1, 3, 5)]
+    assert played.num_prompt_tokens == sum(map(len, prompts))
+
+
+async def test_the_engine_is_asked_what_the_config_says(set_up: SetUp, start_engine: Start):
+    engine = await start_engine("gen-0", go_left)
+    async with set_up(task={"max_new_tokens": 5}, turns=1) as table:
+        await table.play()
+    (request,) = engine.requests
+    assert (request.max_tokens, request.temperature, request.top_p, request.tag) == (5, 1.0, 1.0, "lake")
+    assert request.stop_token_ids == (END_ID,)
+
+
+async def test_the_reward_is_shown_the_episode_in_words(set_up: SetUp, start_engine: Start):
+    await start_engine("gen-0", in_turn(([*ids("left"), END_ID], STOP, ()), (ids("up4"), LENGTH, ())))
+    async with set_up(turns=2) as table:
+        await table.play()
+    (episode,) = table.judge.seen
+    assert [(turn.observation, turn.action, turn.reward, turn.finish_reason) for turn in episode.turns] == [
+        ("go 7", "left", 0.25, STOP),
+        ("go 1", "up4", 0.5, LENGTH),
+    ]
+    assert (episode.final_observation, episode.terminated, episode.truncated) == ("go 2", True, False)
+    assert episode.info == {"seed": 7, "last": 2, "actions": ["left", "up4"]}
+
+
+async def test_all_turns_of_a_trajectory_go_to_one_worker(set_up: SetUp, start_engine: Start):
+    engines = [await start_engine(f"gen-{number}", go_left) for number in range(3)]
+    async with set_up(turns=5) as table:
+        await table.play()
+    assert sorted(len(engine.requests) for engine in engines) == [0, 0, 5]
+
+
+async def test_a_trajectory_goes_on_elsewhere_when_its_worker_ends(
+    set_up: SetUp, start_engine: Start, view: MemberView
+):
+    dying = await start_engine("gen-0", go_left)
+    async with set_up(turns=3) as table:
+        dying.script = lambda request: go_left(request) if len(dying.requests) < 2 else None
+        playing = asyncio.create_task(table.play())
+        await dying.wait_until(lambda: len(dying.requests) == 2)
+        other = await start_engine("gen-1", go_left)
+        await dying.expel(view)
+        played = await playing
+    assert (played.failure, played.num_turns, len(other.requests)) == ("", 3, 2)
+    assert other.requests[0].token_ids == dying.requests[1].token_ids
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "reason"), [([END_ID], STOP), ([], LENGTH)], ids=["the stop token alone", "no token"]
+)
+async def test_an_empty_response_is_an_action_like_any_other(
+    set_up: SetUp, start_engine: Start, token_ids: list[int], reason: FinishReason
+):
+    await start_engine("gen-0", in_turn((token_ids, reason, ()), ([*ids("left"), END_ID], STOP, (Span(5, 0, 2),))))
+    async with set_up(turns=2) as table:
+        played = await table.play()
+    assert [turn.action for turn in table.judge.seen[0].turns] == ["", "left"]
+    assert played.token_ids.tolist() == [*ids(framed("go 7")), END_ID, *ids(framed("go 1")), *ids("left"), END_ID]
+    assert played.loss_mask.sum() == len(token_ids) + 2
+    assert (played.failure, played.start_version) == ("", 5)
+
+
+async def test_the_turn_limit_truncates_after_the_last_response(set_up: SetUp, start_engine: Start):
+    await start_engine("gen-0", in_turn((ids("up4"), LENGTH, (Span(2, 0, 2),))))
+    async with set_up(task={"max_turns": 2}) as table:
+        played = await table.play()
+    assert (played.truncated, played.success, played.failure, played.num_turns) == (True, False, "", 2)
+    assert played.token_ids[-2:].tolist() == ids("up4")
+    assert table.judge.seen[0].truncated
+    assert not table.judge.seen[0].terminated
+
+
+async def test_an_environment_that_ends_at_the_turn_limit_is_not_truncated(set_up: SetUp, start_engine: Start):
+    await start_engine("gen-0", go_left)
+    async with set_up(task={"max_turns": 2}, turns=2) as table:
+        played = await table.play()
+    assert (played.truncated, played.success) == (False, True)
+
+
+@pytest.mark.parametrize("size", [5, 200_000], ids=["a little", "far"])
+async def test_an_observation_beyond_the_context_ends_the_trajectory_truncated_within_it(
+    set_up: SetUp, start_engine: Start, size: int
+):
+    await start_engine("gen-0", in_turn(([*ids("left"), END_ID], STOP, (Span(2, 0, 2),))))
+    async with set_up(max_context=16, size=size) as table:
+        played = await table.play()
+    assert (played.failure, played.truncated, played.num_turns) == ("", True, 1)
+    assert played.token_ids.tolist() == [*ids(framed("go 7")), *ids("left"), END_ID]
+    assert len(played.loss_mask) == len(played.logprobs) == len(played.token_ids)
+    assert played.reward == 0.25
+
+
+async def test_a_context_that_the_engine_finds_full_ends_the_trajectory_truncated(set_up: SetUp, start_engine: Start):
+    await start_engine(
+        "gen-0",
+        in_turn(([*ids("left"), END_ID], STOP, (Span(2, 0, 2),)), ([], FinishReason.CONTEXT, ())),
+    )
+    async with set_up() as table:
+        played = await table.play()
+    assert (played.failure, played.truncated, played.num_turns) == ("", True, 1)
+    assert played.token_ids.tolist() == [*ids(framed("go 7")), *ids("left"), END_ID]
+    assert played.num_prompt_tokens == len(ids(framed("go 7")))
+
+
+async def test_a_first_observation_beyond_the_context_leaves_nothing_to_train_on(set_up: SetUp, start_engine: Start):
+    engine = await start_engine("gen-0", go_left)
+    async with set_up(max_context=9, task={"max_new_tokens": 8}) as table:
+        ticket = Ticket(trajectory_id="t", group_id="g", task="a", seed=7000000, admitted_version=2)
+        played = await table.play(ticket)
+    assert (played.failure, played.truncated, played.num_turns, played.start_version) == ("", True, 0, 2)
+    assert played.loss_mask.sum() == 0
+    assert len(played.token_ids) <= 9
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_what_an_environment_does_wrong_fails_its_trajectory_and_no_other(
+    set_up: SetUp, start_engine: Start, fault: str, where: str
+):
+    await start_engine("gen-0", go_left)
+    timeouts = {"reset_timeout_s": 1.5 if where == "reset" else 20.0, "step_timeout_s": 0.3}
+    async with set_up("Obedient", task=timeouts, fault=fault, where=where) as table:
+        failed = await table.play()
+    cause = {
+        "hang": f"{where}_timeout",
+        "raise": "raised",
+        "die": "died",
+        "no text": "bad_type",
+        "unknown letters": "bad_text",
+    }[fault]
+    assert failed.failure.startswith(f"environment {cause}: ")
+    assert "\n" not in failed.failure
+    assert (failed.retryable, failed.reward, failed.success) == (True, 0.0, False)
+    assert [len(array) for array in (failed.token_ids, failed.loss_mask, failed.logprobs)] == [0, 0, 0]
+    assert (failed.spans, failed.start_version) == ((), 2)
+    assert (failed.trajectory_id, failed.group_id, failed.task, failed.seed) == ("t", "g", "a", 7)
+    assert table.judge.seen == []
+
+
+@pytest.mark.parametrize("fault", ["raise", "no text", "unknown letters"])
+async def test_a_light_environment_s_faults_cost_its_trajectory_only(set_up: SetUp, start_engine: Start, fault: str):
+    await start_engine("gen-0", go_left)
+    async with set_up("Light", fault=fault) as table:
+        other = EnvManager(table.playground, TICKET).play()
+        failed, also = await asyncio.gather(table.play(), other)
+    assert failed.failure.startswith("environment ")
+    assert also.failure == failed.failure
+
+
+@pytest.mark.parametrize("cause", ["raised", "timeout", "not_a_number"])
+async def test_a_reward_that_cannot_be_had_is_a_failure_and_never_zero(set_up: SetUp, start_engine: Start, cause: str):
+    await start_engine("gen-0", go_left)
+    async with set_up(judge=Judge(RewardFault(cause, "no idea"))) as table:
+        failed = await table.play()
+    assert failed.failure.startswith(f"reward {cause}: ")
+    assert "no idea" in failed.failure
+    assert len(failed.token_ids) == 0
+
+
+async def test_a_trajectory_that_takes_too_long_fails_and_is_aborted_where_it_generates(
+    set_up: SetUp, start_engine: Start
+):
+    engine = await start_engine("gen-0", silent)
+    async with set_up(rollout={"trajectory_timeout_s": 0.3}) as table:
+        failed = await table.play()
+        await engine.wait_until(lambda: engine.aborts == [engine.requests[0].request_id])
+    assert (failed.failure, failed.retryable) == ("trajectory_timeout", True)
+
+
+async def test_a_trajectory_that_takes_too_long_in_its_environment_frees_the_process(
+    set_up: SetUp, start_engine: Start
+):
+    await start_engine("gen-0", go_left)
+    async with set_up(
+        "Obedient", rollout={"trajectory_timeout_s": 1.5}, task={"step_timeout_s": 60.0}, fault="hang"
+    ) as table:
+        failed = await asyncio.gather(*(table.play() for _ in range(2)))
+        host = table.playground.host
+        assert {one.failure for one in failed} == {"trajectory_timeout"}
+        async with asyncio.timeout(10), host.open("a") as session:
+            assert (await session.reset(1)).observation == "go 1"
+
+
+async def test_a_turn_that_the_engine_refuses_fails_the_trajectory_with_its_words(set_up: SetUp, start_engine: Start):
+    await start_engine("gen-0", lambda request: reply(request, [], FinishReason.ABORT, error="no such token: 99"))
+    async with set_up() as table:
+        failed = await table.play()
+    assert failed.failure == "generation: gen-0: no such token: 99"
+
+
+async def test_no_generation_worker_at_all_fails_the_trajectory_in_time(set_up: SetUp):
+    async with set_up(rollout={"generate_timeout_s": 0.2}) as table:
+        failed = await table.play()
+    assert failed.failure == "generation: waited 0.2 s for a live actor_gen worker from the members, in vain"
+
+
+async def test_a_trajectory_that_is_cancelled_leaves_nothing_running(set_up: SetUp, start_engine: Start):
+    engine = await start_engine("gen-0", silent)
+    async with set_up("Obedient") as table:
+        playing = asyncio.create_task(table.play())
+        await engine.wait_until(lambda: len(engine.requests) == 1)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        await engine.wait_until(lambda: engine.aborts == [engine.requests[0].request_id])
+        engine.script = go_left
+        assert (await table.play()).failure == ""
+
+
+async def test_many_trajectories_do_not_mix(set_up: SetUp, start_engine: Start):
+    """The policy writes the last digit that it was shown; each must answer its own seed."""
+    await start_engine("gen-0", lambda request: reply(request, [_digit(request), END_ID]))
+    await start_engine("gen-1", lambda request: reply(request, [_digit(request), END_ID]))
+    async with set_up(turns=4) as table:
+        tickets = [
+            Ticket(trajectory_id=f"t{n}", group_id="g", task="a", seed=n % 10, admitted_version=0) for n in range(100)
+        ]
+        played = await asyncio.gather(*(table.play(ticket) for ticket in tickets))
+    assert [one.trajectory_id for one in played] == [ticket.trajectory_id for ticket in tickets]
+    for episode in table.judge.seen:
+        assert [turn.action for turn in episode.turns] == [str(episode.seed), "1", "2", "3"]
+    assert {episode.seed for episode in table.judge.seen} == set(range(10))
+
+
+def _digit(request: GenerateRequest) -> int:
+    shown = [token for token in np.frombuffer(request.token_ids, np.int32).tolist() if token in ids("0123456789")]
+    return shown[-1]
