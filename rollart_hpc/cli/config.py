@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rollart_hpc.cli.run import SetOption
+from rollart_hpc.cli.run import SetOption, warn
 
 app = typer.Typer(help="Check a run's configuration.", no_args_is_help=True)
 
@@ -25,10 +25,10 @@ def check(
 ) -> None:
     """Check CONFIG and everything it names; exit code 2 lists what is wrong."""
     from rollart_hpc.config.load import load_config
-    from rollart_hpc.config.preflight import check_run
+    from rollart_hpc.launcher.preflight import check_run
 
     settings = load_config(config, overrides or [])
-    check_run(settings)
+    warn(check_run(settings))
     if show:
         print(settings.model_dump_json(indent=2))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,11 +27,11 @@ def run(
     Exit code 0: done; 2: the input is wrong, nothing was started; 75: stopped in order, resume it; 1: failed.
     """
     from rollart_hpc.config.load import load_config
-    from rollart_hpc.config.preflight import check_run
     from rollart_hpc.launcher import run_directory
+    from rollart_hpc.launcher.preflight import check_run
 
     settings = load_config(config, overrides or [])
-    check_run(settings)
+    warn(check_run(settings))
     run_directory.create(settings)
     _lead(settings)
 
@@ -41,18 +42,24 @@ def resume(
 ) -> None:
     """Go on with the run in RUN from its newest complete checkpoint."""
     from rollart_hpc.config.load import override_config
-    from rollart_hpc.config.preflight import check_run
     from rollart_hpc.control_plane.checkpoint import find_newest
     from rollart_hpc.launcher import run_directory
+    from rollart_hpc.launcher.preflight import check_run
 
     settings = override_config(run_directory.read_config(directory), overrides or [])
-    check_run(settings, resuming=True)
+    warn(check_run(settings, resuming=True))
     newest = find_newest(directory)
     if newest is not None and newest.state.step >= settings.run.steps:
         done = f"{newest.state.step} of {settings.run.steps} steps are trained"
         print(f"{directory}: nothing to do, {done}; train on with --set run.steps=N")
         return
     _lead(settings)
+
+
+def warn(oddities: list[str]) -> None:
+    """Prints what is odd about a configuration."""
+    for oddity in oddities:
+        print(f"warning: {oddity}", file=sys.stderr)
 
 
 def _lead(config: RunConfig) -> None:

@@ -107,11 +107,11 @@ class RolloutScheduler:
         self._advance()
 
     def finished(self, trajectory: Trajectory) -> None:
-        """A trajectory came back. One that has ended already, or is unknown, is ignored."""
-        if not self._ledger.is_pending(trajectory.trajectory_id):
+        """A trajectory came back. One that came before, has ended already or is unknown is ignored."""
+        group = self._by_trajectory.get(trajectory.trajectory_id)
+        if group is None or trajectory.trajectory_id not in group.running:
             return
         self._orders.records.append(Finished(trajectory))
-        group = self._by_trajectory[trajectory.trajectory_id]
         if trajectory.failure:
             self._fail(trajectory.trajectory_id, trajectory.failure, retryable=trajectory.retryable)
         elif trajectory.truncated and self._config.tasks[group.task].drop_truncated:

@@ -36,6 +36,7 @@ def ids(text: str) -> list[int]:
 
 
 (END_ID,) = ids(END)
+DIGITS = ids("0123456789")
 
 
 @pytest.fixture(autouse=True)
@@ -392,5 +393,5 @@ async def test_many_trajectories_do_not_mix(set_up: SetUp, start_engine: Start):
 
 
 def _digit(request: GenerateRequest) -> int:
-    shown = [token for token in np.frombuffer(request.token_ids, np.int32).tolist() if token in ids("0123456789")]
+    shown = [token for token in np.frombuffer(request.token_ids, np.int32).tolist() if token in DIGITS]
     return shown[-1]

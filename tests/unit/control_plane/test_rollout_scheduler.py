@@ -60,6 +60,18 @@ def test_members_of_a_group_share_its_seed():
     assert len({next(iter(seeds)) for seeds in by_group.values()}) == len(by_group)
 
 
+@pytest.mark.parametrize("num_finished", [1, 2], ids=["group still open", "group complete"])
+def test_a_trajectory_that_comes_twice_counts_once(num_finished: int):
+    scheduler, ledger, tickets = started(run_config(alpha=0))
+    for ticket in tickets[:num_finished]:
+        scheduler.finished(trajectory(ticket, reward=1.0))
+    scheduler.take_orders()
+    scheduler.finished(trajectory(tickets[0], reward=0.0))
+    scheduler.finished(trajectory(tickets[0], failure="environment died"))
+    assert scheduler.take_orders().records == []
+    assert ledger.is_pending(tickets[0].trajectory_id)
+
+
 def test_a_failed_member_is_filled_again_alone_with_the_group_s_seed():
     scheduler, ledger, tickets = started(run_config(alpha=0))
     scheduler.finished(trajectory(tickets[0], failure="environment step_timeout"))

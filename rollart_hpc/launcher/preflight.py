@@ -8,24 +8,71 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from rollart_hpc.config.resolve import resolve
 from rollart_hpc.config.schema import ModelSection, RunConfig
+from rollart_hpc.control_plane.chat import ChatFormat
 from rollart_hpc.errors import ConfigError
 from rollart_hpc.interfaces import EnvironmentProperties
+from rollart_hpc.launcher.services import store_size_mb
 
 _TOKENIZER_FILES = ("tokenizer.json",)
 _MIN_FREE_BYTES = 256 << 20
 
 
-def check_run(config: RunConfig, *, resuming: bool = False) -> None:
-    """Checks everything about a run that can be known before it starts.
+def check_run(config: RunConfig, *, resuming: bool = False) -> list[str]:
+    """Checks everything about a run that can be known before it starts; returns what is odd but allowed.
 
     Raises:
         ConfigError: lists every fault, one a line, each with what to change.
     """
     faults = [*_model_faults(config.model), *_task_faults(config), *_directory_faults(config.run.path(), resuming)]
+    if not faults:
+        faults = [*_prompt_faults(config), *_memory_faults(config)]
     if faults:
         raise ConfigError("\n".join(faults))
+    return list(_oddities(config))
+
+
+def _oddities(config: RunConfig) -> Iterator[str]:
+    if config.generation.top_p < 1:
+        yield (
+            f"generation.top_p = {config.generation.top_p:g}: the sampler's logprobs are those of the cut "
+            "distribution, the trainer's are not, so that every ratio is off; 1.0 trains without this bias"
+        )
+
+
+def _prompt_faults(config: RunConfig) -> Iterator[str]:
+    """The first prompt of every light environment must fit; others may be costly to start and are not tried."""
+    chat = ChatFormat(config.model.path)
+    for name, task in config.tasks.items():
+        environment_class = resolve(task.environment)
+        if not environment_class.properties.light:
+            continue
+        try:
+            environment = environment_class(**task.environment_args)
+            observation, _ = environment.reset(seed=0)
+            length = len(chat.first_observation(observation)) // 4
+            environment.close()
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            yield f"tasks.{name}.environment = {task.environment!r}: reset(seed=0) failed: {reason}"
+            continue
+        if length >= config.model.max_context:
+            yield (
+                f"tasks.{name}: its first prompt has {length} tokens, model.max_context is {config.model.max_context}; "
+                "raise the latter or shorten the observation"
+            )
+
+
+def _memory_faults(config: RunConfig) -> Iterator[str]:
+    needed_mb, available_mb = store_size_mb(config), psutil.virtual_memory().available >> 20
+    if needed_mb > available_mb:
+        yield (
+            f"the weight store needs {needed_mb} MB, {available_mb} MB of memory are available; lower "
+            "weights.versions_kept or weights.store_mb, or use a machine with more"
+        )
 
 
 def _model_faults(model: ModelSection) -> Iterator[str]:
