@@ -4,11 +4,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from rollart_hpc.cli.main import main
 from rollart_hpc.control_plane.journal import JOURNAL_FILE, Dispatched, Journal
 from rollart_hpc.launcher.run_directory import create, read_config
+from rollart_hpc.warm_start.tokenizer import save_tokenizer
 
 CONFIG = """
 [run]
@@ -50,10 +53,9 @@ def execute(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     """A config that is right, and all that it names."""
-    (tmp_path / "model").mkdir()
-    for name in ("config.json", "tokenizer.json"):
-        (tmp_path / "model" / name).write_text("{}")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"")
+    save_tokenizer(tmp_path / "model", max_length=64)
+    (tmp_path / "model" / "config.json").write_text("{}")
+    save_file({"weight": np.zeros(4, np.float32)}, tmp_path / "model" / "model.safetensors")
     (tmp_path / "run.toml").write_text(CONFIG.format(directory=tmp_path))
     return tmp_path / "run.toml"
 
