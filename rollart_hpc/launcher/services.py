@@ -7,6 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES, NatsServer
 from rollart_hpc.config.schema import RunConfig
@@ -76,15 +79,15 @@ def count_parameters(directory: Path) -> int:
     """Parameters of a model directory, from the headers of its safetensors files.
 
     Raises:
-        ConfigError: a file is torn or no safetensors file.
+        ConfigError: a file is torn.
     """
-    total = 0
-    for path in directory.glob("*.safetensors"):
-        try:
-            with path.open("rb") as file:
-                (size,) = struct.unpack("<Q", file.read(8))
-                header = json.loads(file.read(size))
-        except (struct.error, ValueError, MemoryError, OverflowError) as error:
-            raise ConfigError(f"{path}: not a whole safetensors file: {error}; save the model again") from error
-        total += sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    return total
+    return sum(_count_in(path) for path in directory.glob("*.safetensors"))
+
+
+def _count_in(path: Path) -> int:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            opened: Any = file
+            return sum(math.prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path}: not a whole safetensors file: {error}; copy or save the model again") from error
