@@ -9,6 +9,8 @@ import typer
 from rollart_hpc.cli import assess, bench, config, export, ledger, process, run, warm_start
 from rollart_hpc.errors import RollartError
 
+_EXIT_INTERRUPTED = 130
+
 app = typer.Typer(
     name="rollart-hpc",
     help="Disaggregated agentic RL training of LLMs on Slurm clusters, and on a laptop first.",
@@ -36,6 +38,8 @@ def main() -> None:
         for line in str(error).splitlines() or [type(error).__name__]:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(_EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -81,10 +82,16 @@ class WeightSync:
 
         Raises:
             BusError: a trainer did not answer.
+            WeightsError: the weights give no finite logprobs; nobody may sample from them.
         """
         await self._upload_idle.wait()
         await self._trainers.call(ActorTrainCls.snapshot, version)
         self._probe_logprobs = (await self._trainers.call(ActorTrainCls.probe, self._probe_token_ids))[0]
+        if not np.isfinite(self._probe_logprobs).all():
+            raise WeightsError(
+                f"version {version}: the trainer's logprobs of the probe are not finite, the training has diverged; "
+                "go on from the last checkpoint with a lower training.learning_rate"
+            )
         self._upload_idle.clear()
         self._snapshots.put_nowait(version)
 
@@ -167,7 +174,10 @@ class WeightSync:
     async def _probe(self, member_id: str, manifest: Manifest) -> None:
         token_ids = np.frombuffer(manifest.probe_token_ids, np.int32).tolist()
         found = np.asarray(await self._generators.call_one(member_id, ActorGenCls.probe, token_ids))
-        gap = float(np.abs(found - np.frombuffer(manifest.probe_logprobs, np.float32)).max())
+        expected = np.frombuffer(manifest.probe_logprobs, np.float32)
+        gap = math.inf
+        if found.shape == expected.shape:
+            gap = float(np.nan_to_num(np.abs(found - expected), nan=math.inf, posinf=math.inf).max())
         self.probe_gap_max = max(self.probe_gap_max, gap)
         if gap > self._tolerance:
             raise WeightsError(
@@ -182,7 +192,9 @@ class WeightSync:
         for member, result in zip(members, results, strict=True):
             if isinstance(result, (BusError, WeightsError)):
                 _log.error("weights: %s is expelled: %s", member.member_id, result)
-                await expel(self._bus, member.member_id)
+                # Unless it ended and was started again meanwhile: the new process has done nothing wrong.
+                if any(live.incarnation == member.incarnation for live in self._generators.members()):
+                    await expel(self._bus, member.member_id)
             elif isinstance(result, BaseException):
                 raise result
             else:

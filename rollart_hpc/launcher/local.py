@@ -107,7 +107,9 @@ class LocalLeader:
             raise error.exceptions[0] from None
         finally:
             await self._end_all(controller)
-        if code != 0:
+        if code == -signal.SIGTERM and self._stop.is_set():
+            _log.info("the controller was stopped before it had begun")
+        elif code != 0:
             raise AttemptFailedError(f"the controller ended with {describe_exit(code)}:\n{controller.tail()}")
         return AttemptEnd(
             stopped=self._stop.is_set(), restarts={name: len(times) for name, times in self._restarts.items()}

@@ -59,6 +59,7 @@ def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float
     gap = number(summary["logprob_gap"]["mean"])
     if summary["logprob_gap"]["tokens"] and summary.get("dtype") == "float32" and not gap <= _MAX_LOGPROB_GAP:
         faults.append(f"sampler and trainer differ by {gap:.1e} per token, expected {_MAX_LOGPROB_GAP:g} or less")
-    if summary.get("dtype") == "float32" and summary["probe_gap_max"] > _MAX_PROBE_GAP:
-        faults.append(f"a probe logprob was {summary['probe_gap_max']:.1e} off, expected {_MAX_PROBE_GAP:g} or less")
+    probe_gap = number(summary["probe_gap_max"])
+    if summary.get("dtype") == "float32" and not probe_gap <= _MAX_PROBE_GAP:
+        faults.append(f"a probe logprob was {probe_gap:.1e} off, expected {_MAX_PROBE_GAP:g} or less")
     return faults

@@ -28,11 +28,25 @@ def gap(mean: float, tokens: int = 500) -> dict[str, Any]:
         ({"trajectories": {"dispatched": 5, "trained": 3, "pending": 1}}, {}, "does not balance: 5 dispatched, 4 acc"),
         ({"max_staleness_trained": 2}, {}, "a trajectory of staleness 2 was trained, alpha is 1"),
         ({"confirmed_version": 2}, {}, "confirmed at version 2, the trainer is at 3"),
+        ({"probe_gap_max": 2e-3}, {}, "a probe logprob was 2.0e-03 off"),
+        ({"probe_gap_max": math.inf}, {}, "a probe logprob was inf off"),
         (gap(2e-4), {}, "sampler and trainer differ by 2.0e-04 per token"),
         (gap(math.nan), {}, "sampler and trainer differ by nan per token"),
         (gap(math.inf), {}, "sampler and trainer differ by inf per token"),
     ],
-    ids=["success", "unknown", "no success", "ledger", "staleness", "delivery", "gap", "NaN gap", "infinite gap"],
+    ids=[
+        "success",
+        "unknown",
+        "no success",
+        "ledger",
+        "staleness",
+        "delivery",
+        "probe",
+        "infinite probe",
+        "gap",
+        "NaN gap",
+        "infinite gap",
+    ],
 )
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_what_does_not_hold_is_said_in_one_line(
