@@ -8,6 +8,7 @@ from then on, one that ends is not.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,16 @@ from rollart_hpc.bus import codec
 from rollart_hpc.bus.calls import call
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import Member, MemberView
-from rollart_hpc.data_plane.declarations import Mode, Registered, declared, declared_methods
+from rollart_hpc.data_plane.declarations import (
+    TAG_PARAMETER,
+    Declaration,
+    HardwareMapped,
+    Mode,
+    Registered,
+    declared,
+    declared_methods,
+)
+from rollart_hpc.data_plane.routing import choose
 from rollart_hpc.data_plane.worker import Worker, result_type
 from rollart_hpc.errors import NotReachableError, WorkerDeclarationError
 
@@ -38,16 +48,13 @@ class Cluster(Generic[W]):
         self._bind_worker_methods()
 
     def _bind_worker_methods(self) -> None:
-        for name in self._registered():
+        for name in declared_methods(self.worker_class):
             setattr(self, name, partial(self.call, getattr(self.worker_class, name)))
-
-    def _registered(self) -> list[str]:
-        methods = declared_methods(self.worker_class).items()
-        return [name for name, declaration in methods if isinstance(declaration, Registered)]
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, list[Any]]]:
         raise AttributeError(
-            f"{self.worker_class.__name__} has no registered method {name!r}; it has {sorted(self._registered())}"
+            f"{self.worker_class.__name__} declares no method {name!r}; it has "
+            f"{sorted(declared_methods(self.worker_class))}"
         )
 
     def members(self) -> list[Member]:
@@ -57,13 +64,12 @@ class Cluster(Generic[W]):
     async def call(
         self, method: Callable[Concatenate[W, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> list[R]:
-        """Runs a registered method on the workers that its mode names.
+        """Runs a declared method on the workers that its declaration names.
 
-        Args:
-            method: ``WorkerClass.method``. In the mode split_dp its first argument is given as a list with one
-                item per data-parallel rank.
-            *args: positional arguments; keyword arguments do not travel.
-            **kwargs: refused.
+        ``execute_all`` runs on all, ``rank_zero`` on the first; ``split_dp`` takes its first argument as a list with
+        one item per data-parallel rank. A method with `hw_mapping` runs on the least busy worker of the hardware that
+        its ``tag_name`` is mapped to, or of any hardware while that has none; one with `register_serverless` on the
+        least busy worker.
 
         Returns:
             One result per called worker, in rank order.
@@ -71,15 +77,13 @@ class Cluster(Generic[W]):
         Raises:
             NotReachableError: no worker is there, or one did not answer.
             RemoteError: the method raised on a worker; all others have ended by then.
-            WorkerDeclarationError: the method is not registered, or the arguments do not fit its mode.
+            WorkerDeclarationError: the method is not declared, or the arguments do not fit it or its mode.
         """
-        mode = _mode_of(method, kwargs)
-        members = self.members()
+        declaration, values = _declaration_of(method), _positional(method, args, kwargs)
+        members = self._chosen(declaration, method, values)
         if not members:
             raise NotReachableError(f"no {self.worker_class.role} worker is there to run {method.__qualname__}")
-        if mode is Mode.RANK_ZERO:
-            members = members[:1]
-        arguments = _arguments_by_member(members, mode, method.__qualname__, args)
+        arguments = _arguments_by_member(members, declaration, method.__qualname__, values)
         calls = [
             self._send(member.member_id, method, encoded) for member, encoded in zip(members, arguments, strict=True)
         ]
@@ -96,15 +100,27 @@ class Cluster(Generic[W]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Runs a registered method on one worker, whatever its mode.
+        """Runs a declared method on one worker, whatever its declaration.
 
         Raises:
             NotReachableError: it did not answer.
             RemoteError: the method raised.
-            WorkerDeclarationError: the method is not registered, or there are keyword arguments.
+            WorkerDeclarationError: the method is not declared, or the arguments do not fit it.
         """
-        _mode_of(method, kwargs)
-        return await self._send(member_id, method, codec.encode(args))
+        _declaration_of(method)
+        return await self._send(member_id, method, codec.encode(_positional(method, args, kwargs)))
+
+    def _chosen(self, declaration: Declaration, method: Callable[..., Any], values: Sequence[Any]) -> list[Member]:
+        members = self.members()
+        if isinstance(declaration, Registered):
+            return members[:1] if declaration.mode is Mode.RANK_ZERO else members
+        hardware = None
+        if isinstance(declaration, HardwareMapped):
+            position = list(inspect.signature(method).parameters).index(TAG_PARAMETER) - 1
+            hardware = declaration.hardware_for(values[position])
+        busy = {member_id: len(calls) for member_id, calls in self._in_flight.items()}
+        chosen = choose(members, hardware, None, busy)
+        return [chosen] if chosen is not None else []
 
     async def _send(self, member_id: str, method: Callable[..., Awaitable[R]], arguments: bytes) -> R:
         sending = asyncio.ensure_future(
@@ -127,23 +143,37 @@ class Cluster(Generic[W]):
                 sending.cancel()
 
 
-def _mode_of(method: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mode:
+def _declaration_of(method: Callable[..., Any]) -> Declaration:
     declaration = declared(method)
-    if not isinstance(declaration, Registered) or kwargs:
+    if declaration is None:
+        raise WorkerDeclarationError(f"{method.__qualname__}: expected a method with @register or another declaration")
+    return declaration
+
+
+def _positional(method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The call's arguments in the method's order, defaults filled in, without ``self``."""
+    try:
+        bound = inspect.signature(method).bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise WorkerDeclarationError(f"{method.__qualname__}: {error}") from error
+    bound.apply_defaults()
+    if bound.kwargs:
         raise WorkerDeclarationError(
-            f"{method.__qualname__}: expected a method with @register and positional arguments"
+            f"{method.__qualname__}: {sorted(bound.kwargs)} are keyword-only and do not travel"
         )
-    return declaration.mode
+    return bound.args[1:]
 
 
-def _arguments_by_member(members: Sequence[Member], mode: Mode, name: str, args: tuple[Any, ...]) -> list[bytes]:
-    if mode is not Mode.SPLIT_DP:
-        return [codec.encode(args)] * len(members)
+def _arguments_by_member(
+    members: Sequence[Member], declaration: Declaration, name: str, values: tuple[Any, ...]
+) -> list[bytes]:
+    if not isinstance(declaration, Registered) or declaration.mode is not Mode.SPLIT_DP:
+        return [codec.encode(values)] * len(members)
     ranks = sorted({member.group_rank for member in members})
-    shares = args[0] if args else None
+    shares = values[0]
     if not isinstance(shares, list) or list(range(len(shares))) != ranks:  # pyright: ignore[reportUnknownArgumentType]
         got = f"{len(shares)} items" if isinstance(shares, list) else type(shares).__name__  # pyright: ignore[reportUnknownArgumentType]
         raise WorkerDeclarationError(
             f"{name}: split_dp takes a list with one item per data-parallel rank, here {ranks}; got {got}"
         )
-    return [codec.encode((shares[member.group_rank], *args[1:])) for member in members]
+    return [codec.encode((shares[member.group_rank], *values[1:])) for member in members]

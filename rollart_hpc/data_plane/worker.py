@@ -20,8 +20,9 @@ from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import Member, MemberView
 from rollart_hpc.bus.server import BusEndpoint
 from rollart_hpc.config.schema import RunConfig
-from rollart_hpc.data_plane.declarations import Registered, check_declarations, declared
+from rollart_hpc.data_plane.declarations import Serverless, check_declarations, declared, declared_methods
 from rollart_hpc.errors import BusError
+from rollart_hpc.rewards.serverless_function import ServerlessFunction
 from rollart_hpc.types import Role
 from rollart_hpc.weights.server import StoreEndpoint
 
@@ -83,6 +84,12 @@ class Worker:
         self.context = context
         self.member = context.member
         """This worker's entry among the members; what `setup` and calls change of it is published."""
+        for declaration in declared_methods(type(self)).values():
+            if isinstance(declaration, Serverless):
+                timeout_s = context.config.rollout.reward_timeout_s
+                setattr(
+                    self, declaration.attribute, ServerlessFunction(declaration.serverless_url, timeout_s=timeout_s)
+                )
 
     async def setup(self) -> None:
         """Gets ready to serve; the worker joins the members afterwards."""
@@ -101,7 +108,7 @@ class Worker:
             BusError: the method is not declared for calls, or the arguments do not fit its annotations.
         """
         method = getattr(self, method_name, None)
-        if method is None or not isinstance(declared(method), Registered):
+        if method is None or declared(method) is None:
             raise BusError(f"{type(self).__name__} declares no method {method_name!r}; see register()")
         result = method(*decode_arguments(method, arguments))
         if inspect.isawaitable(result):

@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rollart_hpc.bus.connection import Bus
@@ -44,8 +45,9 @@ async def start_worker(server: NatsServer, tmp_path: Path) -> AsyncIterator[Star
     attempt = Attempt(run_directory=str(tmp_path), number=1, bus=server.endpoint, store=None, config=config)
     tasks: list[asyncio.Task[None]] = []
 
-    def start(worker_class: type[Worker], member_id: str, **member: int) -> asyncio.Task[None]:
-        own = Member(member_id=member_id, role=worker_class.role, hardware="cpu", node="n", pid=1, **member)
+    def start(worker_class: type[Worker], member_id: str, **changes: object) -> asyncio.Task[None]:
+        own = Member(member_id=member_id, role=worker_class.role, hardware="cpu", node="n", pid=1)
+        own = msgspec.structs.replace(own, **changes)
         tasks.append(asyncio.create_task(serve(worker_class, attempt, own)))
         return tasks[-1]
 

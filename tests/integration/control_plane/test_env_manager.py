@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -195,8 +196,13 @@ async def test_the_reward_is_shown_the_episode_in_words(set_up: SetUp, start_eng
 async def test_all_turns_of_a_trajectory_go_to_one_worker(set_up: SetUp, start_engine: Start):
     engines = [await start_engine(f"gen-{number}", go_left) for number in range(3)]
     async with set_up(turns=5) as table:
-        await table.play()
-    assert sorted(len(engine.requests) for engine in engines) == [0, 0, 5]
+        await asyncio.gather(*(table.play(msgspec.structs.replace(TICKET, seed=seed)) for seed in range(10)))
+    prefix = len(ids(framed("go 7")))
+    for seed in range(10):
+        begin = np.asarray(ids(framed(f"go {seed}")), np.int32).tobytes()
+        turns = [sum(one.token_ids[: 4 * prefix] == begin for one in engine.requests) for engine in engines]
+        assert sorted(turns) == [0, 0, 5]
+    assert all(engine.requests for engine in engines)
 
 
 async def test_a_trajectory_goes_on_elsewhere_when_its_worker_ends(

@@ -379,7 +379,11 @@ async def test_a_stalled_rollout_says_what_is_missing_and_where(serve: Serve, st
     assert "generation has version 0, the trainer 0; 1 environment workers" in text
 
 
-async def test_trajectories_that_come_keep_the_stall_away(serve: Serve, start_worker: Start):
+async def test_trajectories_that_come_keep_the_stall_away(
+    serve: Serve, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rollout_service, "_REPORT_AFTER_S", 0.1)
+
     async def slowly(worker: str, ticket: Ticket) -> list[Trajectory]:
         await asyncio.sleep(0.2)
         return [trajectory(ticket)]

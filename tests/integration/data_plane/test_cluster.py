@@ -6,12 +6,14 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import MemberView, expel
 from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
 from rollart_hpc.data_plane.cluster import Cluster
-from rollart_hpc.data_plane.declarations import Mode, hw_mapping, register
+from rollart_hpc.data_plane.declarations import Mode, Serverless, hw_mapping, register, register_serverless
 from rollart_hpc.data_plane.worker import Worker
 from rollart_hpc.errors import NotReachableError, RemoteError, WorkerDeclarationError
 from rollart_hpc.types import Float32Array, Role
@@ -80,9 +82,13 @@ class Scripted(Worker):
     async def take_version(self, version: int) -> None:
         self.member = msgspec.structs.replace(self.member, version=version)
 
-    @hw_mapping({"default": "cpu"})
-    async def mapped(self, tag_name: str) -> str:
-        return tag_name
+    @hw_mapping(hw_affinity={"FrozenLake": "H800", "default": "H20"})
+    async def mapped(self, tag_name: str = "default") -> str:
+        return f"{self.member.member_id}: {tag_name}"
+
+    @register_serverless(attribute="reward_proxy", serverless_url="http://127.0.0.1:9/score")
+    async def scored(self, trajectory: list[str]) -> float:
+        return (await self.reward_proxy({"trajectory": trajectory}))["reward"]
 
     async def undeclared(self) -> str:
         return "secret"
@@ -127,17 +133,17 @@ async def test_each_data_parallel_rank_gets_its_share_and_peers_the_same(cluster
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [([],), (["one"],), (["one", "two", "three"],), ("ab",), ()],
-    ids=["empty", "too few", "one would be lost", "text", "absent"],
+    "shares",
+    [[], ["one"], ["one", "two", "three"], "ab", None],
+    ids=["empty", "too few", "one would be lost", "text", "nothing"],
 )
 async def test_shares_that_do_not_fit_the_ranks_are_refused_before_anybody_is_called(
-    cluster: Cluster[Scripted], arguments: tuple[object, ...]
+    cluster: Cluster[Scripted], shares: object
 ):
     with pytest.raises(
         WorkerDeclarationError, match=r"Scripted\.add: split_dp takes a list with one item per .*, here \[0, 1\]; got"
     ):
-        await cluster.add(*arguments)
+        await cluster.add(shares, 1.0)
 
 
 async def test_the_share_of_a_rank_that_is_gone_is_not_lost_silently(
@@ -173,43 +179,87 @@ async def test_what_a_method_raises_comes_when_all_others_have_ended(cluster: Cl
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [((), "power"), ((1, 2, 3), "power"), (("three",), "int"), ((1.5,), "int"), ((None,), "int")],
+    ("arguments", "error", "said"),
+    [
+        ((), WorkerDeclarationError, "power: missing a required argument: 'base'"),
+        ((1, 2, 3), WorkerDeclarationError, "power: too many positional arguments"),
+        (("three",), RemoteError, "int"),
+        ((1.5,), RemoteError, "int"),
+        ((None,), RemoteError, "int"),
+    ],
     ids=["too few", "too many", "text", "fraction", "nothing"],
 )
 async def test_wrong_arguments_are_an_error_of_the_call_and_the_worker_goes_on(
-    cluster: Cluster[Scripted], arguments: tuple[object, ...], said: str
+    cluster: Cluster[Scripted], arguments: tuple[object, ...], error: type[Exception], said: str
 ):
-    with pytest.raises(RemoteError, match=said):
+    with pytest.raises(error, match=said):
         await cluster.power(*arguments)
     assert await cluster.power(2) == [4, 4, 4]
 
 
-async def test_keyword_arguments_are_refused_and_never_dropped(cluster: Cluster[Scripted]):
-    with pytest.raises(WorkerDeclarationError, match="positional arguments"):
-        await cluster.call(Scripted.power, 3, exponent=3)
-    with pytest.raises(WorkerDeclarationError, match="positional arguments"):
-        await cluster.call_one("w-0", Scripted.power, 3, exponent=3)
+async def test_keyword_arguments_travel_in_the_method_s_order(cluster: Cluster[Scripted]):
+    assert set(await cluster.call(Scripted.power, 3, exponent=3)) == {27}
+    assert await cluster.call_one("w-0", Scripted.power, exponent=4, base=2) == 16
+    with pytest.raises(WorkerDeclarationError, match="unexpected keyword argument 'exp'"):
+        await cluster.call(Scripted.power, 3, exp=3)  # pyright: ignore
 
 
-async def test_what_is_not_registered_is_not_called(cluster: Cluster[Scripted]):
-    for method in (Scripted.undeclared, Scripted.mapped, Scripted.run):
+async def test_what_is_not_declared_is_not_called(cluster: Cluster[Scripted]):
+    for method in (Scripted.undeclared, Scripted.run):
         with pytest.raises(WorkerDeclarationError, match=r"expected a method with @register"):
             await cluster.call(method)  # pyright: ignore
         with pytest.raises(WorkerDeclarationError, match=r"expected a method with @register"):
             await cluster.call_one("w-0", method)  # pyright: ignore
-    with pytest.raises(
-        AttributeError, match=r"no registered method 'mapped'; it has \['add', .*'take_version'\]"
-    ) as error:
-        cluster.mapped  # noqa: B018
-    assert "mapped" not in str(error.value).partition("it has")[2]
+    with pytest.raises(AttributeError, match=r"declares no method 'undeclared'; it has \['add', .*'take_version'\]"):
+        cluster.undeclared  # noqa: B018
+
+
+async def test_a_mapped_method_runs_on_the_hardware_of_its_tag_and_elsewhere_when_there_is_none(
+    bus: Bus, view: MemberView, start_worker: Start
+):
+    cluster = Cluster(Scripted, bus, view)
+    start_worker(Scripted, "fast", rank=0, hardware="H800")
+    wide = start_worker(Scripted, "wide", rank=1, hardware="H20")
+    await view.wait_for(Role.ACTOR_TRAIN, 2, 10)
+    for _ in range(3):
+        assert await cluster.mapped(tag_name="FrozenLake") == ["fast: FrozenLake"]
+        assert await cluster.mapped("other") == ["wide: other"]
+        assert await cluster.call(Scripted.mapped) == ["wide: default"]
+    wide.cancel()
+    gone = asyncio.Event()
+    view.listen(lambda before, after: gone.set() if after is None else None)
+    await asyncio.wait_for(gone.wait(), AT_ONCE_S)
+    assert await cluster.mapped("other") == ["fast: other"]
+
+
+async def test_a_serverless_method_reaches_its_endpoint_through_the_declared_attribute(
+    bus: Bus, view: MemberView, start_worker: Start, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[object] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.json_response({"reward": 0.5})
+
+    app = web.Application()
+    app.router.add_post("/score", answer)
+    async with TestServer(app) as server:
+        declaration = Serverless("reward_proxy", str(server.make_url("/score")))
+        monkeypatch.setattr(Scripted.scored, "__rollart_declaration__", declaration)
+        cluster = Cluster(Scripted, bus, view)
+        start_worker(Scripted, "w", rank=0)
+        await view.wait_for(Role.ACTOR_TRAIN, 1, 10)
+        assert await cluster.scored(["a", "b"]) == [0.5]
+    assert asked == [{"trajectory": ["a", "b"]}]
+    with pytest.raises(RemoteError, match="RewardFault: unreachable"):
+        await cluster.scored([])
 
 
 async def test_a_call_that_another_program_makes_up_is_refused_by_the_worker(cluster: Cluster[Scripted], bus: Bus):
     from rollart_hpc.bus import codec
     from rollart_hpc.bus.calls import call
 
-    for name in ("undeclared", "mapped", "close", "__init__", "member", "absent"):
+    for name in ("undeclared", "close", "__init__", "member", "absent"):
         with pytest.raises(RemoteError, match=f"declares no method '{name}'"):
             await call(bus, "w-0", name, codec.encode(()), deadline_s=AT_ONCE_S)
 
