@@ -23,6 +23,8 @@ from rollart_hpc.processes import ManagedProcess
 
 MAX_PAYLOAD_BYTES = 8 << 20
 _READY_DEADLINE_S = 15.0
+_PORT_TRIES = 3
+_PORT_TAKEN = "address already in use"
 
 
 class BusEndpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,10 +57,11 @@ def server_binary() -> Path:
 class NatsServer:
     """A running nats-server with JetStream on one host."""
 
-    def __init__(self, process: ManagedProcess, endpoint: BusEndpoint, store: Path) -> None:
+    def __init__(self, process: ManagedProcess, endpoint: BusEndpoint, store: Path, monitor_port: int) -> None:
         self.process = process
         self.endpoint = endpoint
         self._store = store
+        self._monitor_port = monitor_port
 
     @classmethod
     async def start(cls, *, log: Path, host: str = "127.0.0.1", max_store_mb: int = 4096) -> NatsServer:
@@ -67,6 +70,25 @@ class NatsServer:
         Raises:
             BusError: it ended or was not ready within 15 s; the text has the end of its log.
         """
+        for remaining in reversed(range(_PORT_TRIES)):
+            server = await cls._start_once(log, host, max_store_mb)
+            try:
+                if await server._became_ready():
+                    return server
+                lost_port = server.process.exit_code is not None and _PORT_TAKEN in server.process.tail()
+                if not lost_port or not remaining:
+                    raise BusError(
+                        f"nats-server ended or was not ready within {_READY_DEADLINE_S:g} s; its log ({log}):\n"
+                        f"{server.process.tail()}"
+                    )
+            except BaseException:
+                await server.stop()
+                raise
+            await server.stop()
+        raise AssertionError("the last try returns or raises")
+
+    @classmethod
+    async def _start_once(cls, log: Path, host: str, max_store_mb: int) -> NatsServer:
         port, monitor_port, token = free_port(host), free_port("127.0.0.1"), secrets.token_hex(16)
         store = Path(tempfile.mkdtemp(prefix="rollart-nats-"))
         settings = {
@@ -81,23 +103,15 @@ class NatsServer:
         config.write_text(json.dumps(settings))
         argv = [str(server_binary()), "-c", str(config)]
         process = await ManagedProcess.start("nats-server", argv, log=log, environment=os.environ)
-        server = cls(process, BusEndpoint(url=f"nats://{host}:{port}", token=token), store)
-        try:
-            await server._wait_ready(monitor_port)
-        except BaseException:
-            await server.stop()
-            raise
-        return server
+        return cls(process, BusEndpoint(url=f"nats://{host}:{port}", token=token), store, monitor_port)
 
-    async def _wait_ready(self, monitor_port: int) -> None:
+    async def _became_ready(self) -> bool:
         deadline = asyncio.get_running_loop().time() + _READY_DEADLINE_S
-        while asyncio.get_running_loop().time() < deadline:
-            if self.process.exit_code is not None:
-                raise BusError(f"nats-server ended at start:\n{self.process.tail()}")
-            if await _healthy(monitor_port):
-                return
+        while asyncio.get_running_loop().time() < deadline and self.process.exit_code is None:
+            if await _healthy(self._monitor_port):
+                return True
             await asyncio.sleep(0.01)
-        raise BusError(f"nats-server was not ready within {_READY_DEADLINE_S:g} s:\n{self.process.tail()}")
+        return False
 
     async def stop(self) -> None:
         """Ends the server and removes its store."""
