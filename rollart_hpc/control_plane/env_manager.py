@@ -201,8 +201,29 @@ class EnvManager:
         return score
 
     def _scored(self, episode: Episode, score: Score) -> Trajectory:
-        token_ids, loss_mask, logprobs = self._transcript.arrays()
-        spans = self._transcript.spans
+        return self._trajectory(
+            self._transcript,
+            reward=score.reward,
+            success=score.success,
+            metrics=score.metrics,
+            truncated=episode.truncated,
+        )
+
+    def _failed(self, cause: str) -> Trajectory:
+        return self._trajectory(_Transcript(), failure=cause)
+
+    def _trajectory(
+        self,
+        transcript: _Transcript,
+        *,
+        reward: float = 0.0,
+        success: bool = False,
+        truncated: bool = False,
+        failure: str = "",
+        metrics: dict[str, float] | None = None,
+    ) -> Trajectory:
+        token_ids, loss_mask, logprobs = transcript.arrays()
+        spans = tuple(transcript.spans)
         return Trajectory(
             trajectory_id=self._ticket.trajectory_id,
             group_id=self._ticket.group_id,
@@ -212,37 +233,17 @@ class EnvManager:
             token_ids=token_ids,
             loss_mask=loss_mask,
             logprobs=logprobs,
-            spans=tuple(spans),
+            spans=spans,
             start_version=spans[0].version if spans else self._ticket.admitted_version,
-            reward=score.reward,
-            success=score.success,
-            truncated=episode.truncated,
+            reward=reward,
+            success=success,
+            truncated=truncated,
             num_turns=len(self._turns),
-            num_cached_tokens=self._transcript.num_cached,
-            num_prompt_tokens=self._transcript.num_prompt,
+            num_cached_tokens=transcript.num_cached,
+            num_prompt_tokens=transcript.num_prompt,
+            failure=failure,
             seconds=dict(self._seconds),
-            metrics=score.metrics,
-        )
-
-    def _failed(self, cause: str) -> Trajectory:
-        empty = _Transcript().arrays()
-        return Trajectory(
-            trajectory_id=self._ticket.trajectory_id,
-            group_id=self._ticket.group_id,
-            task=self._ticket.task,
-            seed=self._ticket.seed,
-            worker=self._all.worker,
-            token_ids=empty[0],
-            loss_mask=empty[1],
-            logprobs=empty[2],
-            spans=(),
-            start_version=self._ticket.admitted_version,
-            reward=0.0,
-            success=False,
-            truncated=False,
-            num_turns=len(self._turns),
-            failure=cause,
-            seconds=dict(self._seconds),
+            metrics=metrics or {},
         )
 
 
