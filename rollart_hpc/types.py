@@ -176,7 +176,10 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     num_prompt_tokens: int = 0
     """Prompt tokens over all turns, cached ones included."""
     failure: str = ""
-    """Not empty: the cause of an infrastructure failure; reward and arrays mean nothing."""
+    """Not empty: the kind of an infrastructure failure, the same for all of its kind; reward and arrays mean
+    nothing."""
+    failure_detail: str = ""
+    """What happened this time, for people."""
     retryable: bool = True
     seconds: dict[str, float] = {}
     """Wall time by phase: generate, environment, reward."""

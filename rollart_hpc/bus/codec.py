@@ -25,7 +25,7 @@ def _encode_array(value: object) -> object:
         if array.dtype.name not in _ALLOWED_DTYPES:
             raise TypeError(f"arrays of {array.dtype} do not travel; expected {sorted(_ALLOWED_DTYPES)}")
         header = msgspec.msgpack.encode((array.dtype.name, array.shape))
-        body = np.ascontiguousarray(array).tobytes()
+        body = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
         return msgspec.msgpack.Ext(_ARRAY_CODE, len(header).to_bytes(2, "little") + header + body)
     if isinstance(value, np.generic):
         return value.item()

@@ -52,7 +52,7 @@ def _import(module_name: str, entry_point: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigError(
-            f"{entry_point}: importing {module_name} raised {type(error).__name__}: {error} "
+            f"{entry_point}: importing {module_name} raised {type(error).__name__}: {' '.join(str(error).split())} "
             f"({last.filename}:{last.lineno})"
         ) from error
 

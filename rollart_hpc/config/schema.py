@@ -174,6 +174,8 @@ class WeightsSection(Section):
 
     bucket_mb: PositiveInt = 256
     versions_kept: Annotated[int, Field(ge=2)] = 4
+    update_timeout_s: PositiveFloat = 120.0
+    """Each step of a worker's update; one that takes longer is expelled and started again."""
     store_mb: PositiveInt | None = None
     """Memory of the store; None takes what `versions_kept` + 1 versions of the model need."""
 

@@ -53,7 +53,7 @@ class Controller:
         self._config: RunConfig = attempt.run_config()
         self._directory = Path(attempt.run_directory)
         self._trainers = Cluster(ActorTrainCls, bus, view)
-        self._generators = Cluster(ActorGenCls, bus, view)
+        self._generators = Cluster(ActorGenCls, bus, view, deadline_s=self._config.weights.update_timeout_s)
         self._statistics = RunStatistics(list(self._config.tasks))
         self._loop: TrainingLoop | None = None
         self._stop_requested = asyncio.Event()

@@ -10,8 +10,10 @@ Token ids are the truth: a prompt is the ids so far plus the new observation's, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +37,10 @@ from rollart_hpc.types import (
     Trajectory,
     Turn,
 )
+
+_log = logging.getLogger(__name__)
+_LONG_OBSERVATION = 1 << 15
+"""Characters."""
 
 
 class Scorer(Protocol):
@@ -123,18 +129,18 @@ class EnvManager:
         except TimeoutError:
             return self._failed("trajectory_timeout")
         except EnvironmentFault as fault:
-            return self._failed(f"environment {fault.cause}: {fault}")
+            return self._failed(f"environment {fault.cause}", str(fault))
         except RewardFault as fault:
-            return self._failed(f"reward {fault.cause}: {fault}")
+            return self._failed(f"reward {fault.cause}", str(fault))
         except RollartError as error:
-            return self._failed(f"generation: {error}")
+            return self._failed("generation", str(error))
 
     async def _play_episode(self, session: EnvironmentSession) -> Episode:
         begin = time.perf_counter()
         state = await session.reset(self._ticket.seed)
         self._seconds["reset"] += time.perf_counter() - begin
         info, observation = dict(state.info), state.observation
-        self._transcript.observe(self._all.chat.first_observation(observation))
+        self._transcript.observe(await _encoded(self._all.chat.first_observation, observation))
         terminated = truncated = False
         while not terminated and not truncated:
             result = await self._generate()
@@ -158,7 +164,7 @@ class EnvManager:
             truncated = truncated or (not terminated and len(self._turns) >= self._task.max_turns)
             if not terminated and not truncated:
                 self._close_turn(result)
-                self._transcript.observe(self._all.chat.next_observation(observation))
+                self._transcript.observe(await _encoded(self._all.chat.next_observation, observation))
         return Episode(
             task=self._ticket.task,
             seed=self._ticket.seed,
@@ -209,8 +215,9 @@ class EnvManager:
             truncated=episode.truncated,
         )
 
-    def _failed(self, cause: str) -> Trajectory:
-        return self._trajectory(_Transcript(), failure=cause)
+    def _failed(self, cause: str, detail: str = "") -> Trajectory:
+        _log.warning("trajectory %s failed: %s", self._ticket.trajectory_id, detail or cause)
+        return self._trajectory(_Transcript(), failure=cause, failure_detail=detail)
 
     def _trajectory(
         self,
@@ -220,6 +227,7 @@ class EnvManager:
         success: bool = False,
         truncated: bool = False,
         failure: str = "",
+        failure_detail: str = "",
         metrics: dict[str, float] | None = None,
     ) -> Trajectory:
         token_ids, loss_mask, logprobs = transcript.arrays()
@@ -242,9 +250,17 @@ class EnvManager:
             num_cached_tokens=transcript.num_cached,
             num_prompt_tokens=transcript.num_prompt,
             failure=failure,
+            failure_detail=failure_detail,
             seconds=dict(self._seconds),
             metrics=metrics or {},
         )
+
+
+async def _encoded(encode: Callable[[str], bytes], observation: str) -> bytes:
+    """The observation's token ids; a long one is encoded beside the event loop, so that no other turn waits."""
+    if len(observation) <= _LONG_OBSERVATION:
+        return encode(observation)
+    return await asyncio.to_thread(encode, observation)
 
 
 def too_large(trajectory: Trajectory, size_bytes: int) -> Trajectory:
@@ -256,6 +272,7 @@ def too_large(trajectory: Trajectory, size_bytes: int) -> Trajectory:
         loss_mask=nothing[1],
         logprobs=nothing[2],
         spans=(),
-        failure=f"trajectory of {size_bytes} bytes, the bus carries {MAX_PAYLOAD_BYTES}",
+        failure="too large for the bus",
+        failure_detail=f"{size_bytes} bytes, at most {MAX_PAYLOAD_BYTES} travel",
         retryable=False,
     )

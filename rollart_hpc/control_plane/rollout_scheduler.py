@@ -12,7 +12,7 @@ overtook it, is evicted as stale, and its seed is played again.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 import msgspec
@@ -85,6 +85,7 @@ class RolloutScheduler:
         self._orders = Orders()
         self._num_opened = 0
         self._given_up_in_a_row: Counter[str] = Counter()
+        self._last_detail: defaultdict[str, str] = defaultdict(str)
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -106,19 +107,21 @@ class RolloutScheduler:
         self.generation_version = max(self.generation_version, version)
         self._advance()
 
-    def finished(self, trajectory: Trajectory) -> None:
-        """A trajectory came back. One that came before, has ended already or is unknown is ignored."""
+    def finished(self, trajectory: Trajectory) -> bool:
+        """A trajectory came back. False: it came before, has ended already or is unknown, and is ignored."""
         group = self._by_trajectory.get(trajectory.trajectory_id)
         if group is None or trajectory.trajectory_id not in group.running:
-            return
+            return False
         self._orders.records.append(Finished(trajectory))
         if trajectory.failure:
+            self._last_detail[group.task] = trajectory.failure_detail
             self._fail(trajectory.trajectory_id, trajectory.failure, retryable=trajectory.retryable)
         elif trajectory.truncated and self._config.tasks[group.task].drop_truncated:
             self._fail(trajectory.trajectory_id, "cut by the context or the turn limit", outcome=Outcome.TRUNCATED)
         else:
             self._accept(group, trajectory)
         self._advance()
+        return True
 
     def form_batch(self) -> list[Group] | None:
         """One batch for the trainer's version, or None while it is not complete."""
@@ -305,7 +308,8 @@ class RolloutScheduler:
         if self._given_up_in_a_row[group.task] >= _MAX_GIVEN_UP_IN_A_ROW:
             raise TaskBrokenError(
                 f"task {group.task}: {_MAX_GIVEN_UP_IN_A_ROW} groups in a row were given up and none was completed; "
-                f"the last one's cause is {cause!r}; try the environment and the reward by hand"
+                f"the last one's cause is {cause!r} ({self._last_detail[group.task]}); try the environment and the "
+                "reward by hand"
             )
 
     def _fail(

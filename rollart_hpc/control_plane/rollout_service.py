@@ -119,8 +119,8 @@ class RolloutService:
 
     def _take(self, message: Msg) -> None:
         trajectory = codec.decode(message.data, Trajectory)
-        self._on_finished(trajectory)
-        self._scheduler.finished(trajectory)
+        if self._scheduler.finished(trajectory):
+            self._on_finished(trajectory)
 
     def _act(self, *, durable: bool = False) -> None:
         """Journals what the scheduler decided, then queues it for the workers."""

@@ -40,9 +40,11 @@ DEFAULT_DEADLINE_S = 600.0
 class Cluster(Generic[W]):
     """All live workers of one class."""
 
-    def __init__(self, worker_class: type[W], bus: Bus, view: MemberView) -> None:
+    def __init__(
+        self, worker_class: type[W], bus: Bus, view: MemberView, *, deadline_s: float = DEFAULT_DEADLINE_S
+    ) -> None:
         self.worker_class = worker_class
-        self._bus, self._view = bus, view
+        self._bus, self._view, self._deadline_s = bus, view, deadline_s
         self._in_flight: defaultdict[str, set[asyncio.Future[bytes]]] = defaultdict(set)
         view.listen(self._member_changed)
         self._bind_worker_methods()
@@ -124,7 +126,7 @@ class Cluster(Generic[W]):
 
     async def _send(self, member_id: str, method: Callable[..., Awaitable[R]], arguments: bytes) -> R:
         sending = asyncio.ensure_future(
-            call(self._bus, member_id, method.__name__, arguments, deadline_s=DEFAULT_DEADLINE_S)
+            call(self._bus, member_id, method.__name__, arguments, deadline_s=self._deadline_s)
         )
         self._in_flight[member_id].add(sending)
         try:

@@ -304,8 +304,9 @@ async def test_what_an_environment_does_wrong_fails_its_trajectory_and_no_other(
         "no text": "bad_type",
         "unknown letters": "bad_text",
     }[fault]
-    assert failed.failure.startswith(f"environment {cause}: ")
-    assert "\n" not in failed.failure
+    assert failed.failure == f"environment {cause}"
+    assert failed.failure_detail.startswith(f"{cause}: ")
+    assert "\n" not in failed.failure_detail
     assert (failed.retryable, failed.reward, failed.success) == (True, 0.0, False)
     assert [len(array) for array in (failed.token_ids, failed.loss_mask, failed.logprobs)] == [0, 0, 0]
     assert (failed.spans, failed.start_version) == ((), 2)
@@ -328,8 +329,8 @@ async def test_a_reward_that_cannot_be_had_is_a_failure_and_never_zero(set_up: S
     await start_engine("gen-0", go_left)
     async with set_up(judge=Judge(RewardFault(cause, "no idea"))) as table:
         failed = await table.play()
-    assert failed.failure.startswith(f"reward {cause}: ")
-    assert "no idea" in failed.failure
+    assert failed.failure == f"reward {cause}"
+    assert "no idea" in failed.failure_detail
     assert len(failed.token_ids) == 0
 
 
@@ -361,13 +362,13 @@ async def test_a_turn_that_the_engine_refuses_fails_the_trajectory_with_its_word
     await start_engine("gen-0", lambda request: reply(request, [], FinishReason.ABORT, error="no such token: 99"))
     async with set_up() as table:
         failed = await table.play()
-    assert failed.failure == "generation: gen-0: no such token: 99"
+    assert (failed.failure, failed.failure_detail) == ("generation", "gen-0: no such token: 99")
 
 
 async def test_no_generation_worker_at_all_fails_the_trajectory_in_time(set_up: SetUp):
     async with set_up(rollout={"generate_timeout_s": 0.2}) as table:
         failed = await table.play()
-    assert failed.failure == "generation: waited 0.2 s for a live actor_gen worker from the members, in vain"
+    assert failed.failure_detail == "waited 0.2 s for a live actor_gen worker from the members, in vain"
 
 
 async def test_a_trajectory_that_is_cancelled_leaves_nothing_running(set_up: SetUp, start_engine: Start):

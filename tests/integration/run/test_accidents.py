@@ -63,7 +63,7 @@ def test_environments_that_hang_raise_and_die_cost_their_own_trajectories_only(
     assert run.summary["trajectories"]["trained"] == 3 * 8 * 4
     causes = run.summary["causes"]
     for mode, cause in MODES.items():
-        assert any(text.startswith(cause) for text in causes), (mode, causes)
+        assert causes[cause] > 0, mode
 
 
 def test_a_run_survives_the_death_of_a_generation_and_an_environment_worker(run: Run, arithmetic_model: Path):

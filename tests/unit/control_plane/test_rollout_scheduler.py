@@ -95,9 +95,9 @@ def test_a_place_that_always_fails_poisons_its_group_and_another_seed_is_played(
 
 def test_a_task_that_gives_nothing_ends_the_run_with_its_cause():
     scheduler, _, tickets = started(run_config(alpha=0, max_refills=0))
-    with pytest.raises(TaskBrokenError, match=r"task a: 8 groups in a row .* 'reward raised: boom'"):
+    with pytest.raises(TaskBrokenError, match=r"task a: 8 groups in a row .* 'reward raised' .boom."):
         for _ in range(8):
-            scheduler.finished(trajectory(tickets[0], failure="reward raised: boom"))
+            scheduler.finished(trajectory(tickets[0], failure="reward raised", failure_detail="boom"))
             tickets = tickets_of(scheduler)
 
 
