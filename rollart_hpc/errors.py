@@ -9,7 +9,8 @@
     │   └── FencedError        a newer holder owns this name; the caller must end
     ├── WeightsError           weights could not be published, pulled or loaded
     │   ├── CorruptWeightsError  a checksum or size differs; retryable
-    │   └── MissingWeightsError  the store lost or never had the version; retryable
+    │   ├── MissingWeightsError  the store lost or never had the version; retryable
+    │   └── StoreFullError     the store has no room until old versions are collected; retryable
     ├── EngineError            an engine was lost, closed, or asked for what its state forbids
     ├── EnvironmentFault       an environment failed for a reason that is not the policy's
     ├── RewardFault            a reward could not be computed; never a reward of 0
@@ -54,6 +55,10 @@ class NotReachableError(BusError):
 class RemoteError(BusError):
     """The remote method raised; the text carries its type and message."""
 
+    def __init__(self, text: str, error_type: str = "") -> None:
+        super().__init__(text)
+        self.error_type = error_type
+
 
 class FencedError(BusError):
     """A newer holder owns this member's name."""
@@ -71,6 +76,12 @@ class CorruptWeightsError(WeightsError):
 
 class MissingWeightsError(WeightsError):
     """The store does not hold the version."""
+
+    retryable = True
+
+
+class StoreFullError(WeightsError):
+    """The store has no room, or no memory owner is alive; collecting old versions may help."""
 
     retryable = True
 

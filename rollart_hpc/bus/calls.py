@@ -66,7 +66,7 @@ async def call(bus: Bus, member_id: str, method: str, arguments: bytes, *, deadl
             continue
         answer = msgspec.msgpack.decode(message.data, type=CallAnswer)
         if answer.error_type:
-            raise RemoteError(f"{member_id}.{method}: {answer.error_type}: {answer.error}")
+            raise RemoteError(f"{member_id}.{method}: {answer.error_type}: {answer.error}", answer.error_type)
         return answer.result
     raise NotReachableError(f"{member_id}.{method}: no answer within {deadline_s:g} s")
 

@@ -9,6 +9,7 @@ under the same id; a worker answers one id once.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -18,6 +19,10 @@ from nats.aio.msg import Msg
 
 from rollart_hpc.bus import subjects
 from rollart_hpc.bus.connection import Bus
+from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
+from rollart_hpc.errors import BusError
+
+_log = logging.getLogger(__name__)
 
 _MAX_BATCH = 256
 
@@ -46,8 +51,8 @@ class RequestBatch(msgspec.Struct, Generic[Q], frozen=True, array_like=True):
 class _Outbox:
     """Collects items by subject and sends each subject's as one message when the loop gets to it."""
 
-    def __init__(self, bus: Bus, pack: Callable[[list[Any]], bytes]) -> None:
-        self._bus, self._pack = bus, pack
+    def __init__(self, bus: Bus, pack: Callable[[list[Any]], bytes], too_large: Callable[[Any, int], None]) -> None:
+        self._bus, self._pack, self._too_large = bus, pack, too_large
         self._items: defaultdict[str, list[Any]] = defaultdict(list)
         self._wake = asyncio.Event()
 
@@ -62,7 +67,19 @@ class _Outbox:
             items, self._items = self._items, defaultdict(list)
             for subject, waiting in items.items():
                 for start in range(0, len(waiting), _MAX_BATCH):
-                    await self._bus.nc.publish(subject, self._pack(waiting[start : start + _MAX_BATCH]))
+                    await self._send(subject, waiting[start : start + _MAX_BATCH])
+
+    async def _send(self, subject: str, items: list[Any]) -> None:
+        """Sends the items as one message, or as several where one would exceed what the bus carries."""
+        payload = self._pack(items)
+        if len(payload) <= MAX_PAYLOAD_BYTES:
+            await self._bus.nc.publish(subject, payload)
+        elif len(items) == 1:
+            self._too_large(items[0], len(payload))
+        else:
+            half = len(items) // 2
+            await self._send(subject, items[:half])
+            await self._send(subject, items[half:])
 
 
 class MuxClient(Generic[Q, R]):
@@ -73,7 +90,7 @@ class MuxClient(Generic[Q, R]):
         self._inbox = subjects.inbox(f"{member_id}.{channel}")
         self._decoder: msgspec.msgpack.Decoder[list[R]] = msgspec.msgpack.Decoder(cast(Any, list)[result_type])
         self._encoder = msgspec.msgpack.Encoder()
-        self._outbox = _Outbox(bus, self._pack)
+        self._outbox = _Outbox(bus, self._pack, self._refuse)
         self._pending: dict[int, asyncio.Future[R]] = {}
         self._next_id = 0
 
@@ -116,6 +133,11 @@ class MuxClient(Generic[Q, R]):
         aborts = [item for item in items if isinstance(item, int)]
         return self._encoder.encode(RequestBatch(self._inbox, requests, aborts))
 
+    def _refuse(self, request: Any, size_bytes: int) -> None:
+        future = self._pending.pop(request.request_id, None)
+        if future is not None and not future.done():
+            future.set_exception(BusError(f"a request of {size_bytes} bytes, at most {MAX_PAYLOAD_BYTES} travel"))
+
     async def _receive(self, message: Msg) -> None:
         for result in self._decoder.decode(message.data):
             future = self._pending.pop(result.request_id, None)
@@ -138,7 +160,7 @@ class MuxServer(Generic[Q, R]):
             cast(Any, RequestBatch)[request_type]
         )
         self._encoder = msgspec.msgpack.Encoder()
-        self._outbox = _Outbox(bus, self._encoder.encode)
+        self._outbox = _Outbox(bus, self._encoder.encode, self._drop)
 
     async def run(self) -> None:
         """Serves until cancelled. ``handle(inbox, requests, aborts)`` must not block."""
@@ -151,6 +173,11 @@ class MuxServer(Generic[Q, R]):
     def answer(self, inbox: str, result: R) -> None:
         """Sends one answer soon, together with others for the same inbox."""
         self._outbox.add(inbox, result)
+
+    def _drop(self, result: Any, size_bytes: int) -> None:
+        _log.error(
+            "answer %d of %d bytes cannot travel; its requester's deadline ends it", result.request_id, size_bytes
+        )
 
     async def _receive(self, message: Msg) -> None:
         batch = self._decoder.decode(message.data)

@@ -163,6 +163,8 @@ class Controller:
     def _open_journal(self, step: int) -> tuple[Ledger, Journal]:
         path = self._directory / JOURNAL_FILE
         started = AttemptStarted(self._attempt.number, step)
+        if step and not path.exists():
+            _log.warning("the journal is gone: the ledger begins anew at step %d", step)
         journal = Journal(path)
         journal.append([started], durable=True)
         return replay(read_journal(path)), journal

@@ -41,6 +41,8 @@ from rollart_hpc.types import (
 _log = logging.getLogger(__name__)
 _LONG_OBSERVATION = 1 << 15
 """Characters."""
+_CHARACTERS_PER_TOKEN = 64
+"""More than any text has on average."""
 
 
 class Scorer(Protocol):
@@ -140,7 +142,7 @@ class EnvManager:
         state = await session.reset(self._ticket.seed)
         self._seconds["reset"] += time.perf_counter() - begin
         info, observation = dict(state.info), state.observation
-        self._transcript.observe(await _encoded(self._all.chat.first_observation, observation))
+        self._transcript.observe(await self._encoded(self._all.chat.first_observation, observation))
         terminated = truncated = False
         while not terminated and not truncated:
             result = await self._generate()
@@ -164,7 +166,7 @@ class EnvManager:
             truncated = truncated or (not terminated and len(self._turns) >= self._task.max_turns)
             if not terminated and not truncated:
                 self._close_turn(result)
-                self._transcript.observe(await _encoded(self._all.chat.next_observation, observation))
+                self._transcript.observe(await self._encoded(self._all.chat.next_observation, observation))
         return Episode(
             task=self._ticket.task,
             seed=self._ticket.seed,
@@ -194,6 +196,16 @@ class EnvManager:
         if result.finish_reason is not FinishReason.CONTEXT:
             self._transcript.act(result)
         return result
+
+    async def _encoded(self, encode: Callable[[str], bytes], observation: str) -> bytes:
+        """The observation's token ids; a long one is encoded beside the event loop, so that no other turn waits.
+
+        Of one that cannot fit into the context only as much is encoded as shows that it does not.
+        """
+        if len(observation) <= _LONG_OBSERVATION:
+            return encode(observation)
+        limit = max(_LONG_OBSERVATION, _CHARACTERS_PER_TOKEN * self._all.config.model.max_context)
+        return await asyncio.to_thread(encode, observation[:limit])
 
     def _close_turn(self, result: GenerateResult) -> None:
         """A response that was cut has no stop token: the chat needs one before the next observation."""
@@ -254,13 +266,6 @@ class EnvManager:
             seconds=dict(self._seconds),
             metrics=metrics or {},
         )
-
-
-async def _encoded(encode: Callable[[str], bytes], observation: str) -> bytes:
-    """The observation's token ids; a long one is encoded beside the event loop, so that no other turn waits."""
-    if len(observation) <= _LONG_OBSERVATION:
-        return encode(observation)
-    return await asyncio.to_thread(encode, observation)
 
 
 def too_large(trajectory: Trajectory, size_bytes: int) -> Trajectory:

@@ -7,7 +7,9 @@ trajectory is durable here before it is acknowledged on the bus.
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from rollart_hpc.bus import codec
 from rollart_hpc.control_plane.ledger import Ledger
 from rollart_hpc.types import Outcome, Trajectory
 
+_log = logging.getLogger(__name__)
 JOURNAL_FILE = "journal.bin"
 _HEADER_BYTES = 8
 
@@ -67,10 +70,10 @@ class Journal:
     """The writer; one process at a time, the controller."""
 
     def __init__(self, path: Path) -> None:
-        """Opens ``path`` for appending, after cutting off a torn tail."""
+        """Opens ``path`` for appending; what cannot be read at its end is set aside in a file beside it."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        _set_damage_aside(path)
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        os.ftruncate(self._descriptor, sum(size for _, size in _frames(path)))
 
     def append(self, records: Iterable[Record], *, durable: bool = False) -> None:
         """Appends records in order; ``durable`` waits until they are on the disk."""
@@ -111,6 +114,21 @@ def replay(records: Iterable[Record]) -> Ledger:
     return ledger
 
 
+def _set_damage_aside(path: Path) -> None:
+    if not path.exists():
+        return
+    whole = sum(size for _, size in _frames(path))
+    with path.open("r+b") as file:
+        file.seek(whole)
+        damaged = file.read()
+        if not damaged:
+            return
+        aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+        aside.write_bytes(damaged)
+        file.truncate(whole)
+    _log.warning("journal: the last %d bytes cannot be read; they are in %s", len(damaged), aside)
+
+
 def _frame(body: bytes) -> bytes:
     return len(body).to_bytes(4, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
@@ -121,6 +139,6 @@ def _frames(path: Path) -> Iterator[tuple[bytes, int]]:
         while len(header := file.read(_HEADER_BYTES)) == _HEADER_BYTES:
             size, checksum = int.from_bytes(header[:4], "little"), int.from_bytes(header[4:], "little")
             body = file.read(size)
-            if len(body) < size or zlib.crc32(body) != checksum:
+            if not size or len(body) < size or zlib.crc32(body) != checksum:
                 return
             yield body, size + _HEADER_BYTES

@@ -10,7 +10,7 @@ from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.requests import WorkerRequests
 from rollart_hpc.data_plane.reward_worker import RewardRequest, RewardResult
 from rollart_hpc.data_plane.routing import choose, least_tried
-from rollart_hpc.errors import NotReachableError, RewardFault, WaitTimeout
+from rollart_hpc.errors import BusError, NotReachableError, RewardFault, WaitTimeout
 from rollart_hpc.rewards.client import RewardClient
 from rollart_hpc.types import Episode, Role, Score
 
@@ -61,6 +61,8 @@ class RewardGateway:
                 continue
             except WaitTimeout as error:
                 raise RewardFault("no_worker", str(error)) from error
+            except BusError as error:
+                raise RewardFault("too_large", str(error)) from error
             if result.score is None:
                 raise RewardFault(result.cause, result.detail)
             return result.score

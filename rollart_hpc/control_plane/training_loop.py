@@ -63,7 +63,7 @@ class TrainingLoop:
         self._stop.set()
 
     async def run(self) -> None:
-        """Trains; on return everything trained is checkpointed and the last version is confirmed.
+        """Trains; on return everything trained is checkpointed and, unless asked to stop, the last version confirmed.
 
         Raises:
             WaitTimeout: no trajectory, or no confirmation of the last version, within the deadline.
@@ -76,6 +76,8 @@ class TrainingLoop:
                 break
             await self._train_on(groups)
         await self._save()
+        if self._stop.is_set():
+            return
         with self._statistics.phase("publish"):
             await self._weights.wait_confirmed(self._scheduler.trainer_version, _CONFIRM_DEADLINE_S)
 

@@ -26,13 +26,15 @@ from rollart_hpc.control_plane.chat import ChatFormat
 from rollart_hpc.data_plane.actor_gen import ActorGenCls
 from rollart_hpc.data_plane.actor_train import ActorTrainCls
 from rollart_hpc.data_plane.cluster import Cluster
-from rollart_hpc.errors import BusError, WaitTimeout, WeightsError
+from rollart_hpc.errors import BusError, RemoteError, StoreFullError, WaitTimeout, WeightsError
 from rollart_hpc.types import Bucket, Manifest, Role
 from rollart_hpc.weights.catalog import ManifestCatalog
 from rollart_hpc.weights.garbage import WeightCollector
 
 _log = logging.getLogger(__name__)
 _PROBE_TOKENS = 16
+_ROOM_DEADLINE_S = 60.0
+_ROOM_AGAIN_S = 0.5
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
 """Largest difference of one probe logprob between trainer and engine that still means the same weights."""
 
@@ -65,6 +67,7 @@ class WeightSync:
         """Confirmed version by incarnation of a generation worker."""
         self._wake = asyncio.Event()
         self._confirmed = asyncio.Condition()
+        self._collecting = asyncio.Lock()
         self._snapshots: asyncio.Queue[int] = asyncio.Queue()
         self._upload_idle = asyncio.Event()
         self._upload_idle.set()
@@ -122,7 +125,7 @@ class WeightSync:
         while True:
             version = await self._snapshots.get()
             begin = time.perf_counter()
-            buckets = [bucket for share in await self._trainers.call(ActorTrainCls.upload) for bucket in share]
+            buckets = await self._upload()
             manifest = self._manifest_of(version, buckets)
             await self._catalog.commit(manifest)
             self._manifest, self.published_version = manifest, version
@@ -130,6 +133,19 @@ class WeightSync:
             self._upload_idle.set()
             self._wake.set()
             _log.info("version %d is published, %d bytes", version, manifest.size_bytes)
+
+    async def _upload(self) -> list[Bucket]:
+        """Puts the snapshot into the store, which may have to get rid of versions that were read a moment ago."""
+        deadline = time.monotonic() + _ROOM_DEADLINE_S
+        while True:
+            try:
+                return [bucket for share in await self._trainers.call(ActorTrainCls.upload) for bucket in share]
+            except RemoteError as error:
+                if error.error_type != StoreFullError.__name__ or time.monotonic() > deadline:
+                    raise
+                _log.warning("weights: collecting old versions, %s", error)
+            await self._collect()
+            await asyncio.sleep(_ROOM_AGAIN_S)
 
     def _manifest_of(self, version: int, buckets: Sequence[Bucket]) -> Manifest:
         return Manifest(
@@ -217,7 +233,8 @@ class WeightSync:
 
     async def _collect(self) -> None:
         try:
-            await self._collector.collect()
+            async with self._collecting:
+                await self._collector.collect()
         except WeightsError as error:
             _log.warning("weights: old versions stay for now: %s", error)
 

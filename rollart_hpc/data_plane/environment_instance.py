@@ -112,7 +112,7 @@ def _declared_properties(environment_class: object, entry_point: str) -> Environ
 def _guarded(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         _log.warning("%s of an environment raised", what, exc_info=True)
         last = traceback.extract_tb(error.__traceback__)[-1]
         detail = f"{what} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})"

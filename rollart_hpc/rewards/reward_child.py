@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
 import os
 import traceback
 from collections.abc import Callable
@@ -27,6 +26,8 @@ from rollart_hpc.errors import ConfigError, RewardFault
 from rollart_hpc.types import Episode, Score
 
 _log = logging.getLogger(__name__)
+_MAX_REWARD = 1e30
+"""Far below what float32 holds; a NaN fails the comparison too."""
 
 
 class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -143,8 +144,8 @@ def checked_score(value: object) -> Score:
         score = codec.decode(codec.encode(value), Score)
     except (msgspec.ValidationError, TypeError) as error:
         raise RewardFault("bad_value", f"got a Score whose fields have wrong types: {error}") from error
-    if not math.isfinite(score.reward):
-        raise RewardFault("bad_value", f"got {score.reward}; expected a finite number")
+    if not abs(score.reward) <= _MAX_REWARD:
+        raise RewardFault("bad_value", f"got {score.reward}; expected a finite number of at most +-{_MAX_REWARD:.0e}")
     return score
 
 

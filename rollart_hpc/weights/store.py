@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from rollart_hpc.errors import CorruptWeightsError, MissingWeightsError, WeightsError
+from rollart_hpc.errors import CorruptWeightsError, MissingWeightsError, StoreFullError, WeightsError
 
 ALIGNMENT = 64
 """Bytes; host buffers and the tensors within start at multiples of it."""
@@ -133,14 +133,16 @@ class WeightStore:
         """Stores each buffer, a slice of allocated memory, under its new key.
 
         Raises:
-            WeightsError: a key exists, the store is full or does not answer. Keys before it may be stored.
+            StoreFullError: there is no room. Keys before it may be stored.
+            WeightsError: a key exists, or the store does not answer.
         """
         if taken := [key for key, found in zip(keys, self.exists(keys), strict=True) if found]:
             raise WeightsError(f"{taken[0]} is in the store already; objects are written once")
         codes = self._handle.batch_put_from(list(keys), _addresses(buffers), [b.nbytes for b in buffers], self._config)
         for key, buffer, code in zip(keys, buffers, codes, strict=True):
             if code != 0:
-                raise WeightsError(f"{key} ({buffer.nbytes} bytes) could not be stored: {describe_code(code)}")
+                kind = StoreFullError if code == _NO_SPACE else WeightsError
+                raise kind(f"{key} ({buffer.nbytes} bytes) could not be stored: {describe_code(code)}")
 
     def get(self, keys: Sequence[str], buffers: Sequence[Buffer]) -> None:
         """Fills each buffer, a slice of allocated memory, with the object of exactly its size.

@@ -6,6 +6,8 @@ import pytest
 
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.mux import MuxClient, MuxServer
+from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
+from rollart_hpc.errors import BusError
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
@@ -81,3 +83,19 @@ async def test_a_forgotten_request_ignores_its_answer(bus: Bus):
         assert (await client.send("w", Question(2, "next"))).text == "NEXT"
     with pytest.raises(asyncio.CancelledError):
         await future
+
+
+async def test_what_is_too_much_for_one_message_travels_as_several(bus: Bus):
+    async with connected(bus, echo) as client, asyncio.timeout(20):
+        texts = ["x" * (1 << 20) + str(number) for number in range(20)]
+        answers = await asyncio.gather(*(client.send("w", Question(client.next_id(), text)) for text in texts))
+    assert [answer.text for answer in answers] == [text.upper() for text in texts]
+
+
+async def test_a_request_that_cannot_travel_fails_alone(bus: Bus):
+    async with connected(bus, echo) as client, asyncio.timeout(20):
+        huge = client.send("w", Question(1, "x" * (MAX_PAYLOAD_BYTES + 1)))
+        small = client.send("w", Question(2, "small"))
+        with pytest.raises(BusError, match="at most"):
+            await huge
+        assert (await small).text == "SMALL"

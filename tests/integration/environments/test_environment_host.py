@@ -100,7 +100,8 @@ def spec(name: str = "Faulty", *, reset_timeout_s: float = RESET_S, **args: str)
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    alive = psutil.Process().children(recursive=True)
+    return [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
 
 
 async def play_on(host: EnvironmentHost, until: asyncio.Event) -> int:

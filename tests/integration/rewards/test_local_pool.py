@@ -69,7 +69,8 @@ def episode(action: str = "", seed: int = 0) -> Episode:
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    alive = psutil.Process().children(recursive=True)
+    return [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
 
 
 async def fault_of(rewards: LocalRewardPool, action: str) -> RewardFault:

@@ -104,3 +104,22 @@ def test_an_id_is_dispatched_once():
     ledger.dispatch("t", "a")
     with pytest.raises(LedgerError, match="dispatched before"):
         ledger.dispatch("t", "a")
+
+
+def test_zeros_at_the_end_are_no_records(tmp_path: Path):
+    path = written(tmp_path / "j")
+    path.write_bytes(path.read_bytes() + bytes(64))
+    assert list(read_journal(path)) == RECORDS
+    written(path, Ended("t2", Outcome.STALE, "overtaken"))
+    assert list(read_journal(path)) == [*RECORDS, Ended("t2", Outcome.STALE, "overtaken")]
+
+
+def test_what_a_writer_cannot_read_is_set_aside_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = written(tmp_path / "j")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    written(path, RECORDS[-1])
+    (aside,) = tmp_path.glob("j.damaged-*")
+    assert bytes(data).endswith(aside.read_bytes())
+    assert "cannot be read" in caplog.text
