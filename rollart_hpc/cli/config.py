@@ -28,7 +28,7 @@ def check(
     from rollart_hpc.launcher.preflight import check_run
 
     settings = load_config(config, overrides or [])
-    warn(check_run(settings))
+    warn(check_run(settings, resuming=True))
     if show:
         print(settings.model_dump_json(indent=2))
     else:

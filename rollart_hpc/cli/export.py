@@ -14,7 +14,7 @@ def export(
     step: Annotated[int | None, typer.Option("--step", help="Step of the checkpoint; the newest when absent.")] = None,
 ) -> None:
     """Write the model of one of RUN's checkpoints to DIR, loadable by transformers and vLLM."""
-    from rollart_hpc.control_plane.checkpoint import find_newest, find_step
+    from rollart_hpc.control_plane.checkpoint import damaged_parts, find_newest, find_step
     from rollart_hpc.data_plane.export import export_model
     from rollart_hpc.errors import CheckpointError
     from rollart_hpc.launcher.run_directory import read_config
@@ -23,5 +23,7 @@ def export(
     found = find_newest(directory) if step is None else find_step(directory, step)
     if found is None:
         raise CheckpointError(f"{directory}: there is no complete checkpoint yet; there is one at the run's end")
+    if damaged := damaged_parts(found):
+        raise CheckpointError(f"{found.directory} is damaged: {', '.join(damaged)}; export another --step")
     export_model(config, found.trainer, to)
     print(f"step {found.state.step} of {directory} is in {to}")

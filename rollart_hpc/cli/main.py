@@ -9,6 +9,7 @@ import typer
 from rollart_hpc.cli import assess, bench, config, export, ledger, process, run, warm_start
 from rollart_hpc.errors import RollartError
 
+_EXIT_WRONG_INPUT = 2
 _EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -38,6 +39,9 @@ def main() -> None:
         for line in str(error).splitlines() or [type(error).__name__]:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"error: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(_EXIT_WRONG_INPUT)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)
 

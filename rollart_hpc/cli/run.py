@@ -43,9 +43,13 @@ def resume(
     """Go on with the run in RUN from its newest complete checkpoint."""
     from rollart_hpc.config.load import override_config
     from rollart_hpc.control_plane.checkpoint import find_newest
+    from rollart_hpc.errors import ConfigError
     from rollart_hpc.launcher import run_directory
     from rollart_hpc.launcher.preflight import check_run
 
+    for override in overrides or []:
+        if override.startswith(("run.directory", "run.name")):
+            raise ConfigError(f"--set {override}: a run keeps its name and directory; leave it out")
     settings = override_config(run_directory.read_config(directory), overrides or [])
     warn(check_run(settings, resuming=True))
     newest = find_newest(directory)

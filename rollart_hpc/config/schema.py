@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
 EntryPoint = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 
@@ -40,7 +41,7 @@ class RunSection(Section):
 
     def path(self) -> Path:
         """The run directory, absolute."""
-        return (self.directory or Path("runs") / self.name).absolute()
+        return (self.directory or Path("runs") / self.name).expanduser().absolute()
 
 
 class ModelSection(Section):
@@ -63,7 +64,7 @@ class AlgorithmSection(Section):
 
     normalize_std: bool = True
     """Divide the group's advantages by its standard deviation plus `std_floor`."""
-    std_floor: Annotated[float, Field(ge=0)] = 0.1
+    std_floor: NonNegativeFloat = 0.1
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.28
     correction: Literal["sampler_ratio", "truncated", "decoupled"] = "sampler_ratio"
@@ -86,7 +87,7 @@ class TrainingSection(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     clip_grad_norm: PositiveFloat = 1.0
 
     @property
@@ -176,7 +177,7 @@ class WeightsSection(Section):
     versions_kept: Annotated[int, Field(ge=2)] = 4
     update_timeout_s: PositiveFloat = 120.0
     """Each step of a worker's update; one that takes longer is expelled and started again."""
-    store_mb: PositiveInt | None = None
+    store_mb: Annotated[int, Field(ge=64)] | None = None
     """Memory of the store; None takes what `versions_kept` + 1 versions of the model need."""
 
 

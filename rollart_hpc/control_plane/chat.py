@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import numpy as np
@@ -102,14 +102,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except ValueError as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected a JSON object, got {type(content).__name__}")
+    return cast("dict[str, Any]", content)
 
 
 def _read_template(directory: Path, settings: dict[str, Any]) -> str:
     file = directory / "chat_template.jinja"
-    template = file.read_text() if file.is_file() else settings.get("chat_template")
+    try:
+        template = file.read_text() if file.is_file() else settings.get("chat_template")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text: {error}") from error
     if not isinstance(template, str):
         raise ConfigError(
             f"{directory}: no chat template; expected chat_template.jinja or the key in tokenizer_config.json"

@@ -3,7 +3,7 @@
     RUN/checkpoints/step-000020/
         trainer/         Megatron distributed checkpoint, written by the trainer ranks
         controller.json  step, cursors of the tasks
-        COMPLETE.json    every file above with its size; written last
+        COMPLETE.json    every file above with its size and checksum; written last
 
 Everything is written into a directory whose name starts with a dot, made durable, renamed, and only then are older
 ones pruned; ``latest`` is a hint for people. The newest complete checkpoint is found by scanning.
@@ -11,16 +11,20 @@ ones pruned; ``latest`` is a hint for people. The newest complete checkpoint is 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
 
 import msgspec
+import xxhash
 
 from rollart_hpc.control_plane.rollout_scheduler import TaskCursor
 from rollart_hpc.errors import CheckpointError
 
+_log = logging.getLogger(__name__)
 _MARKER = "COMPLETE.json"
+_CHUNK_BYTES = 16 << 20
 _CONTROLLER = "controller.json"
 _TRAINER = "trainer"
 _KEPT = 2
@@ -32,6 +36,14 @@ class ControllerState(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """Optimizer steps done; also the version of the weights."""
     cursors: dict[str, TaskCursor]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One file of a checkpoint."""
+
+    size_bytes: int
+    checksum: str
+    """xxh3-64 of its bytes, hexadecimal."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +78,10 @@ def trainer_part(unfinished: Path) -> Path:
 def publish(unfinished: Path, state: ControllerState) -> Checkpoint:
     """Completes and publishes what `begin` opened, then prunes older ones down to two."""
     (unfinished / _CONTROLLER).write_bytes(msgspec.json.encode(state))
-    parts = {str(path.relative_to(unfinished)): path.stat().st_size for path in _files(unfinished)}
+    parts: dict[str, Part] = {}
     for path in _files(unfinished):
         _sync(path)
+        parts[str(path.relative_to(unfinished))] = Part(size_bytes=path.stat().st_size, checksum=_checksum(path))
     (unfinished / _MARKER).write_bytes(msgspec.json.encode(parts))
     _sync(unfinished / _MARKER)
     _sync(unfinished)
@@ -97,6 +110,22 @@ def find_newest(run_directory: Path) -> Checkpoint | None:
     return next(reversed(find_all(run_directory)), None)
 
 
+def find_sound(run_directory: Path) -> Checkpoint | None:
+    """The newest complete checkpoint whose files are as they were written; damaged ones are passed over and told."""
+    for candidate in reversed(find_all(run_directory)):
+        damaged = damaged_parts(candidate)
+        if not damaged:
+            return candidate
+        _log.warning("%s is damaged (%s) and passed over", candidate.directory, ", ".join(damaged))
+    return None
+
+
+def damaged_parts(found: Checkpoint) -> list[str]:
+    """The files of a checkpoint that are not as they were written; reads all of it."""
+    parts = msgspec.json.decode((found.directory / _MARKER).read_bytes(), type=dict[str, Part])
+    return [name for name, part in parts.items() if _checksum(found.directory / name) != part.checksum]
+
+
 def find_step(run_directory: Path, step: int) -> Checkpoint:
     """The complete checkpoint of a step.
 
@@ -112,12 +141,20 @@ def find_step(run_directory: Path, step: int) -> Checkpoint:
 def _read(directory: Path) -> Checkpoint | None:
     """The checkpoint in ``directory``; None when any part is missing or has another size."""
     try:
-        parts = msgspec.json.decode((directory / _MARKER).read_bytes(), type=dict[str, int])
-        whole = all((directory / part).stat().st_size == size for part, size in parts.items())
+        parts = msgspec.json.decode((directory / _MARKER).read_bytes(), type=dict[str, Part])
+        whole = all((directory / name).stat().st_size == part.size_bytes for name, part in parts.items())
         state = msgspec.json.decode((directory / _CONTROLLER).read_bytes(), type=ControllerState)
     except (OSError, msgspec.MsgspecError):
         return None
     return Checkpoint(directory=directory, state=state) if whole else None
+
+
+def _checksum(path: Path) -> str:
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _files(directory: Path) -> list[Path]:

@@ -152,7 +152,7 @@ class Controller:
             await self._view.wait_for(role, self._config.num_workers(role), _START_DEADLINE_S)
 
     async def _restore(self) -> ControllerState:
-        newest = checkpoint.find_newest(self._directory)
+        newest = await asyncio.to_thread(checkpoint.find_sound, self._directory)
         if newest is None:
             await self._trainers.call(ActorTrainCls.restore, "")
             return ControllerState(step=0, cursors={})

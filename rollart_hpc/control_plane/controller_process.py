@@ -10,6 +10,7 @@ from rollart_hpc.bus.membership import MemberView
 from rollart_hpc.control_plane.controller import Controller
 from rollart_hpc.data_plane.worker import Attempt
 from rollart_hpc.data_plane.worker_process import stop_signals
+from rollart_hpc.observe.failures import record_failure
 from rollart_hpc.observe.logs import log_to_stderr
 
 
@@ -45,4 +46,9 @@ def run_controller(attempt_file: Path) -> None:
     import uvloop
 
     log_to_stderr("controller")
-    uvloop.run(control(Attempt.read(attempt_file)))
+    attempt = Attempt.read(attempt_file)
+    try:
+        uvloop.run(control(attempt))
+    except Exception as error:
+        record_failure(attempt.failures, "controller", error)
+        raise

@@ -230,3 +230,19 @@ class _ProcessSession:
 
     async def step(self, action: str) -> Transition:
         return await self._process.play(Step(action), self._spec.step_timeout_s, "step_timeout")
+
+
+async def try_environment(spec: EnvironmentSpec) -> Transition | None:
+    """Loads a class in a child of its own and, where it is light, resets it with seed 0; the child is then killed.
+
+    Raises:
+        ConfigError: it cannot be imported or is no environment.
+        EnvironmentFault: it raised, hung or died.
+    """
+    process = EnvironmentProcess(spec, on_end=lambda _: None)
+    try:
+        loaded = await process.load(spec.reset_timeout_s)
+        return await process.play(Reset(0), spec.reset_timeout_s, "reset_timeout") if loaded.light else None
+    finally:
+        process.kill()
+        await process.child.wait_ended()

@@ -101,10 +101,13 @@ class EnvironmentInstance:
 
 def _declared_properties(environment_class: object, entry_point: str) -> EnvironmentProperties:
     properties = getattr(environment_class, "properties", EnvironmentProperties())
-    if not callable(environment_class) or not isinstance(properties, EnvironmentProperties):
+    is_environment = isinstance(environment_class, type) and all(
+        callable(getattr(environment_class, name, None)) for name in ("reset", "step", "close")
+    )
+    if not is_environment or not isinstance(properties, EnvironmentProperties):
         raise ConfigError(
-            f"{entry_point} is {_shown(environment_class)}; expected a class whose `properties` are an "
-            f"EnvironmentProperties, got {_shown(properties)}"
+            f"{entry_point} is {_shown(environment_class)}; expected an environment class: reset, step, close, and "
+            f"`properties` that are an EnvironmentProperties, got {_shown(properties)}"
         )
     return properties
 

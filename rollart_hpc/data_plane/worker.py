@@ -42,6 +42,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """``RUN/attempts/N``."""
         return Path(self.run_directory) / "attempts" / str(self.number)
 
+    @property
+    def failures(self) -> Path:
+        """Where its processes write why they failed."""
+        return self.directory / "failures"
+
     def run_config(self) -> RunConfig:
         """The validated config."""
         return RunConfig.model_validate(self.config, strict=False)

@@ -18,6 +18,7 @@ from rollart_hpc.bus.calls import CallServer
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import Member, Membership, MemberView
 from rollart_hpc.data_plane.worker import Attempt, Worker, WorkerContext
+from rollart_hpc.observe.failures import record_failure
 from rollart_hpc.observe.logs import log_to_stderr
 from rollart_hpc.slurm.node import node_name
 
@@ -125,8 +126,9 @@ def run_worker(worker_class: type[Worker], attempt_file: Path, *, member_id: str
     try:
         uvloop.run(main())
         exit_code = 0
-    except Exception:
+    except Exception as error:
         _log.exception("%s failed", member_id)
+        record_failure(attempt.failures, member_id, error)
     # Threads of the inference engine and the weight store may outlive their orderly end; nothing of ours does.
     logging.shutdown()
     os._exit(exit_code)

@@ -17,17 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollart_hpc.bus.connection import Bus
-from rollart_hpc.bus.membership import expel
+from rollart_hpc.bus.membership import Member, MemberView, expel
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.worker import Attempt
 from rollart_hpc.errors import BusError, RollartError
 from rollart_hpc.launcher.plan import CONTROLLER, WorkerPlan, controller_command, plan_workers
 from rollart_hpc.launcher.progress import ProgressView
 from rollart_hpc.launcher.services import Services, run_services
+from rollart_hpc.observe.failures import read_failure
 from rollart_hpc.processes import ManagedProcess, compute_environment, describe_exit
 
 _log = logging.getLogger(__name__)
 _WORKER_GRACE_S = 5.0
+_EXPELLED_GRACE_S = 15.0
+"""What a worker has for ending by itself after it lost its membership."""
 _MAX_RESTARTS = 5
 _RESTART_WINDOW_S = 900.0
 """A worker that was started again so often within this time has a fault of its own."""
@@ -96,6 +99,7 @@ class LocalLeader:
         try:
             async with asyncio.TaskGroup() as group:
                 watchers = [group.create_task(_watch_service(process)) for process in services.processes]
+                watchers.append(group.create_task(self._end_expelled(group)))
                 for plan in plan_workers(self._config):
                     self._workers[plan.member_id] = await self._start(plan.member_id, plan.command(attempt_file))
                     watchers.append(group.create_task(self._keep_alive(plan, attempt_file)))
@@ -110,7 +114,7 @@ class LocalLeader:
         if code == -signal.SIGTERM and self._stop.is_set():
             _log.info("the controller was stopped before it had begun")
         elif code != 0:
-            raise AttemptFailedError(f"the controller ended with {describe_exit(code)}:\n{controller.tail()}")
+            raise AttemptFailedError(f"the controller ended with {describe_exit(code)}:\n{self._reason(controller)}")
         return AttemptEnd(
             stopped=self._stop.is_set(), restarts={name: len(times) for name, times in self._restarts.items()}
         )
@@ -132,14 +136,35 @@ class LocalLeader:
             code = await process.wait()
             cause = f"{plan.member_id} ended with {describe_exit(code)}"
             if not plan.is_replaceable:
-                raise AttemptFailedError(f"{cause}:\n{process.tail()}")
+                raise AttemptFailedError(f"{cause}:\n{self._reason(process)}")
             self._restarts[plan.member_id].append(time.monotonic())
             recent = [at for at in self._restarts[plan.member_id] if at > time.monotonic() - _RESTART_WINDOW_S]
             if len(recent) > _MAX_RESTARTS:
-                raise AttemptFailedError(f"{cause}, after {_MAX_RESTARTS} restarts:\n{process.tail()}")
+                raise AttemptFailedError(f"{cause}, after {_MAX_RESTARTS} restarts:\n{self._reason(process)}")
             self._view.note(f"{cause}; starting it again")
             await self._expel(plan.member_id)
             self._workers[plan.member_id] = await self._start(plan.member_id, plan.command(attempt_file))
+
+    async def _end_expelled(self, group: asyncio.TaskGroup) -> None:
+        """Kills a worker that is no member any more and does not end by itself: it hangs."""
+        if self._bus is None:
+            return
+        view = MemberView(self._bus)
+
+        async def end(member: Member) -> None:
+            await asyncio.sleep(_EXPELLED_GRACE_S)
+            process = self._workers.get(member.member_id)
+            is_same = process is not None and process.pid == member.pid and process.exit_code is None
+            if process is not None and is_same and view.get(member.member_id) is None:
+                self._view.note(f"{member.member_id} is no member any more and does not end; it is killed")
+                process.send(signal.SIGKILL)
+
+        def changed(before: Member | None, after: Member | None) -> None:
+            if before is not None and after is None:
+                group.create_task(end(before))
+
+        view.listen(changed)
+        await view.run()
 
     async def _expel(self, member_id: str) -> None:
         if self._bus is None:
@@ -148,6 +173,10 @@ class LocalLeader:
             await expel(self._bus, member_id)
         except (BusError, TimeoutError) as error:
             _log.warning("%s stays a member until its time is over: %s", member_id, error)
+
+    def _reason(self, process: ManagedProcess) -> str:
+        """What the process wrote about its failure, else the end of its log."""
+        return read_failure(self._directory / "failures", process.name) or process.tail()
 
     async def _start(self, name: str, command: list[str]) -> ManagedProcess:
         environment = compute_environment(os.environ)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -13,8 +15,9 @@ import psutil
 from rollart_hpc.config.resolve import resolve
 from rollart_hpc.config.schema import ModelSection, RunConfig
 from rollart_hpc.control_plane.chat import ChatFormat
-from rollart_hpc.errors import ConfigError
-from rollart_hpc.interfaces import EnvironmentProperties
+from rollart_hpc.data_plane.backends.megatron.architecture import check_layout, read_architecture
+from rollart_hpc.data_plane.environment_host import EnvironmentSpec, try_environment
+from rollart_hpc.errors import ConfigError, EnvironmentFault
 from rollart_hpc.launcher.services import store_size_mb
 
 _TOKENIZER_FILES = ("tokenizer.json",)
@@ -27,9 +30,15 @@ def check_run(config: RunConfig, *, resuming: bool = False) -> list[str]:
     Raises:
         ConfigError: lists every fault, one a line, each with what to change.
     """
-    faults = [*_model_faults(config.model), *_task_faults(config), *_directory_faults(config.run.path(), resuming)]
+    observations, environment_faults = asyncio.run(_try_environments(config))
+    faults = [
+        *_model_faults(config.model),
+        *environment_faults,
+        *_task_faults(config),
+        *_directory_faults(config.run.path(), resuming),
+    ]
     if not faults:
-        faults = [*_prompt_faults(config), *_memory_faults(config)]
+        faults = [*_layout_faults(config), *_memory_faults(config), *_prompt_faults(config, observations)]
     if faults:
         raise ConfigError("\n".join(faults))
     return list(_oddities(config))
@@ -43,27 +52,37 @@ def _oddities(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _prompt_faults(config: RunConfig) -> Iterator[str]:
-    """The first prompt of every light environment must fit; others may be costly to start and are not tried."""
-    chat = ChatFormat(config.model.path)
+async def _try_environments(config: RunConfig) -> tuple[dict[str, str], list[str]]:
+    """First observations of the light environments by task, and the faults of all; user code runs in a child."""
+    observations: dict[str, str] = {}
+    faults: list[str] = []
     for name, task in config.tasks.items():
-        environment_class = resolve(task.environment)
-        if not environment_class.properties.light:
-            continue
         try:
-            environment = environment_class(**task.environment_args)
-            observation, _ = environment.reset(seed=0)
-            length = len(chat.first_observation(observation)) // 4
-            environment.close()
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            yield f"tasks.{name}.environment = {task.environment!r}: reset(seed=0) failed: {reason}"
-            continue
+            state = await try_environment(EnvironmentSpec.of_task(task))
+        except (ConfigError, EnvironmentFault) as error:
+            faults.append(f"tasks.{name}.environment = {task.environment!r}: {error}")
+        else:
+            observations |= {name: state.observation} if state is not None else {}
+    return observations, faults
+
+
+def _prompt_faults(config: RunConfig, observations: Mapping[str, str]) -> Iterator[str]:
+    chat = ChatFormat(config.model.path)
+    for name, observation in observations.items():
+        length = len(chat.first_observation(observation)) // 4
         if length >= config.model.max_context:
             yield (
                 f"tasks.{name}: its first prompt has {length} tokens, model.max_context is {config.model.max_context}; "
                 "raise the latter or shorten the observation"
             )
+
+
+def _layout_faults(config: RunConfig) -> Iterator[str]:
+    """What Megatron can not train in this layout."""
+    try:
+        check_layout(read_architecture(config.model.path), config.model, config.training)
+    except ConfigError as error:
+        yield from str(error).splitlines()
 
 
 def _memory_faults(config: RunConfig) -> Iterator[str]:
@@ -102,19 +121,18 @@ def _max_positions(config_file: Path) -> int:
 
 def _task_faults(config: RunConfig) -> Iterator[str]:
     for name, task in config.tasks.items():
-        for key, entry_point in (("environment", task.environment), ("reward", task.reward)):
-            try:
-                target = resolve(entry_point)
-            except ConfigError as error:
-                yield f"tasks.{name}.{key} = {entry_point!r}: {error}"
-                continue
-            if key == "environment" and not isinstance(getattr(target, "properties", None), EnvironmentProperties):
-                yield (
-                    f"tasks.{name}.environment = {entry_point!r}: expected an environment class with a class "
-                    f"attribute `properties` (rollart_hpc.interfaces.EnvironmentProperties), got {target!r}"
-                )
-            elif not callable(target):
-                yield f"tasks.{name}.{key} = {entry_point!r}: expected something callable, got {target!r}"
+        where = f"tasks.{name}.reward = {task.reward!r}"
+        try:
+            reward = resolve(task.reward)
+        except ConfigError as error:
+            yield f"{where}: {error}"
+            continue
+        if not inspect.iscoroutinefunction(reward):
+            yield f"{where}: expected an async function (`async def score(episode)`), got {reward!r:.80}"
+        if task.reward_url is not None and not task.reward_url.startswith(("http://", "https://")):
+            yield f"tasks.{name}.reward_url = {task.reward_url!r}: expected http:// or https://"
+    if config.generation.engine == "echo":
+        yield "generation.engine = 'echo': answers without a model, for benchmarks only; set it to 'vllm'"
     tags = {config.tag_of(name) for name in config.tasks}
     hardware = {pool.hardware for pool in config.pools.values() if pool.actor_gen}
     for tag, wanted in config.affinity.items():

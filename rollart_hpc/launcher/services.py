@@ -20,7 +20,7 @@ from rollart_hpc.weights.server import MemoryOwner, MooncakeMaster
 _BYTES = {"float32": 4, "bfloat16": 2}
 _SPARE_VERSIONS = 4
 """One being uploaded and those that were read a moment ago, beyond those that are kept."""
-_MIN_STORE_MB = 64
+_MIN_STORE_MB = 256
 _BATCH_BYTES_PER_TOKEN = 20
 _MAX_BATCH_BYTES = 4 << 30
 

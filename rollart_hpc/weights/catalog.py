@@ -24,7 +24,7 @@ import msgspec
 from nats.errors import ConnectionClosedError, MaxPayloadError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from rollart_hpc.bus.codec import decode, encode
@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _LIST_DEADLINE_S = 10.0
 _MARKER_TTL_S = 60
 _REREAD_S = 5.0
+_LISTING_FORGOTTEN_S = 2.0
 _LATEST = "latest"
 
 
@@ -256,14 +257,23 @@ class ManifestCatalog:
         await self._kv.purge(f"dropped.{publication}", msg_ttl=_MARKER_TTL_S)
 
     async def _keys(self, prefix: str) -> list[str]:
+        """The keys below a prefix. The server forgets the listing's consumer soon: their number is limited."""
+        keys: list[str] = []
         try:
             async with asyncio.timeout(_LIST_DEADLINE_S):
-                keys = await self._kv.keys()
-        except NoKeysError:
-            return []
+                watcher = await self._kv.watch(
+                    f"{prefix}>", ignore_deletes=True, meta_only=True, inactive_threshold=_LISTING_FORGOTTEN_S
+                )
+                try:
+                    async for entry in watcher:
+                        if entry is None:
+                            break
+                        keys.append(entry.key)
+                finally:
+                    await watcher.stop()
         except TimeoutError as error:
             raise NotReachableError(f"the bus did not list its weights within {_LIST_DEADLINE_S:g} s") from error
-        return [key for key in keys if key.startswith(prefix)]
+        return keys
 
 
 def _manifest_key(publication: Publication) -> str:

@@ -90,7 +90,7 @@ class MooncakeMaster:
         self.endpoint = endpoint
 
     @classmethod
-    async def start(cls, *, log_dir: Path, host: str = "127.0.0.1", lease_s: float = 10.0) -> MooncakeMaster:
+    async def start(cls, *, log_dir: Path, host: str = "127.0.0.1", lease_s: float = 4.0) -> MooncakeMaster:
         """Starts the master on free ports and waits until it listens.
 
         Args:

@@ -3,6 +3,7 @@ import asyncio
 import pytest
 import torch
 
+from rollart_hpc.bus.subjects import WEIGHTS_BUCKET
 from rollart_hpc.errors import FencedError, MissingWeightsError, WeightsError
 from rollart_hpc.types import Bucket, Manifest
 from rollart_hpc.weights.catalog import Publication
@@ -153,3 +154,12 @@ async def test_a_collection_that_was_cut_off_is_ended_by_the_next(catalog, publi
     collected = await WeightCollector(catalog, store, versions_kept=2).collect()
     assert collected.removed == (Publication(1, 1),)
     assert store.exists([manifests[0].buckets[0].key]) == [False]
+
+
+async def test_listing_again_and_again_leaves_no_consumers_behind(catalog):
+    await catalog.commit(manifest_of(1))
+    for _ in range(60):
+        assert await catalog.publications() == [Publication(1, 1)]
+    async with asyncio.timeout(20):
+        while (await catalog._js.stream_info(f"KV_{WEIGHTS_BUCKET}")).state.consumer_count > 5:
+            await catalog.latest()

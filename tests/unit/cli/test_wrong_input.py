@@ -1,5 +1,6 @@
 """Wrong input ends a command with exit code 2 and one line per fault, before anything is started."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,18 @@ reward = 1
 environment = "rollart_hpc.envs.arithmetic:Arithmetic"
 reward = "rollart_hpc.reward_functions.arithmetic:score"
 """
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 47,
+    "hidden_size": 64,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 2048,
+}
 Execute = Callable[..., tuple[int, list[str]]]
 
 
@@ -54,7 +67,7 @@ def execute(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def config(tmp_path: Path) -> Path:
     """A config that is right, and all that it names."""
     save_tokenizer(tmp_path / "model", max_length=64)
-    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN3))
     save_file({"weight": np.zeros(4, np.float32)}, tmp_path / "model" / "model.safetensors")
     (tmp_path / "run.toml").write_text(CONFIG.format(directory=tmp_path))
     return tmp_path / "run.toml"
@@ -96,7 +109,7 @@ def test_the_right_config_is_right(execute: Execute, config: Path):
             ["tasks.a.reward=no_such_module:r", "tasks.a.environment=no_such_module:E"],
             ["tasks.a.environment = 'no_such_module:E'", "tasks.a.reward = 'no_such_module:r'"],
         ),
-        (["tasks.a.reward=os:sep"], ["tasks.a.reward = 'os:sep': expected something callable"]),
+        (["tasks.a.reward=os:sep"], ["tasks.a.reward = 'os:sep': expected an async function"]),
         (["model.path=/no/such/model"], ["model.path = '/no/such/model': no such directory"]),
     ],
     ids=lambda value: " ".join(value)[:40],

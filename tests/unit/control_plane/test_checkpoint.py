@@ -55,6 +55,13 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str):
     assert checkpoint.find_newest(tmp_path).state.step == 1  # pyright: ignore[reportOptionalMemberAccess]
 
 
+def test_one_whose_bytes_changed_is_passed_over_for_the_older_one(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    save(tmp_path, 1)
+    (save(tmp_path, 2).directory / "trainer" / "weights").write_bytes(b"w" * 9 + b"x")
+    assert checkpoint.find_sound(tmp_path).state.step == 1  # pyright: ignore[reportOptionalMemberAccess]
+    assert "trainer/weights" in caplog.text
+
+
 def test_latest_is_only_a_hint(tmp_path: Path):
     save(tmp_path, 1)
     save(tmp_path, 2)

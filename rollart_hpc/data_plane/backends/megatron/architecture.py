@@ -7,13 +7,15 @@ refused here, before any process group is made.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rollart_hpc.config.schema import ModelSection, TrainingSection
-from rollart_hpc.data_plane.backends.megatron.platform import Platform
 from rollart_hpc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rollart_hpc.data_plane.backends.megatron.platform import Platform
 
 _ARCHITECTURE = "Qwen3ForCausalLM"
 
