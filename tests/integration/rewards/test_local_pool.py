@@ -69,8 +69,9 @@ def episode(action: str = "", seed: int = 0) -> Episode:
 
 
 def children() -> list[psutil.Process]:
-    alive = psutil.Process().children(recursive=True)
-    return [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+    """Live descendants, but for what Python's multiprocessing keeps beside a process that has used it."""
+    alive = [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in alive if not any("resource_tracker" in word for word in child.cmdline())]
 
 
 async def fault_of(rewards: LocalRewardPool, action: str) -> RewardFault:
