@@ -37,6 +37,7 @@ _LIST_DEADLINE_S = 10.0
 _MARKER_TTL_S = 60
 _REREAD_S = 5.0
 _LISTING_FORGOTTEN_S = 2.0
+_LISTING_TRIES = 3
 _LATEST = "latest"
 
 
@@ -257,12 +258,25 @@ class ManifestCatalog:
         await self._kv.purge(f"dropped.{publication}", msg_ttl=_MARKER_TTL_S)
 
     async def _keys(self, prefix: str) -> list[str]:
-        """The keys below a prefix. The server forgets the listing's consumer soon: their number is limited."""
+        """The keys below a prefix.
+
+        A listing of nats-py may end before it has begun, when its messages arrive in an unlucky moment; one without
+        ``latest``, which is there from the first commit on, is asked for again.
+        """
+        keys: list[str] = []
+        for _ in range(_LISTING_TRIES):
+            keys = await self._all_keys()
+            if _LATEST in keys:
+                break
+        return [key for key in keys if key.startswith(prefix)]
+
+    async def _all_keys(self) -> list[str]:
+        """Every key. The server soon forgets the listing's consumer: their number is limited."""
         keys: list[str] = []
         try:
             async with asyncio.timeout(_LIST_DEADLINE_S):
                 watcher = await self._kv.watch(
-                    f"{prefix}>", ignore_deletes=True, meta_only=True, inactive_threshold=_LISTING_FORGOTTEN_S
+                    ">", ignore_deletes=True, meta_only=True, inactive_threshold=_LISTING_FORGOTTEN_S
                 )
                 try:
                     async for entry in watcher:
