@@ -99,7 +99,7 @@ class LocalLeader:
         try:
             async with asyncio.TaskGroup() as group:
                 watchers = [group.create_task(_watch_service(process)) for process in services.processes]
-                watchers.append(group.create_task(self._end_expelled(group)))
+                watchers.append(group.create_task(self._end_expelled()))
                 for plan in plan_workers(self._config):
                     self._workers[plan.member_id] = await self._start(plan.member_id, plan.command(attempt_file))
                     watchers.append(group.create_task(self._keep_alive(plan, attempt_file)))
@@ -145,7 +145,7 @@ class LocalLeader:
             await self._expel(plan.member_id)
             self._workers[plan.member_id] = await self._start(plan.member_id, plan.command(attempt_file))
 
-    async def _end_expelled(self, group: asyncio.TaskGroup) -> None:
+    async def _end_expelled(self) -> None:
         """Kills a worker that is no member any more and does not end by itself: it hangs."""
         if self._bus is None:
             return
@@ -159,12 +159,14 @@ class LocalLeader:
                 self._view.note(f"{member.member_id} is no member any more and does not end; it is killed")
                 process.send(signal.SIGKILL)
 
-        def changed(before: Member | None, after: Member | None) -> None:
-            if before is not None and after is None:
-                group.create_task(end(before))
+        async with asyncio.TaskGroup() as group:
 
-        view.listen(changed)
-        await view.run()
+            def changed(before: Member | None, after: Member | None) -> None:
+                if before is not None and after is None:
+                    group.create_task(end(before))
+
+            view.listen(changed)
+            await view.run()
 
     async def _expel(self, member_id: str) -> None:
         if self._bus is None:
