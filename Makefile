@@ -1,9 +1,11 @@
-# setup: the environment; demo: train two tasks on this machine; test, check: what CI runs.
+# setup: the environment; demo: train two tasks as a Slurm job (WHERE=slurm, cluster or local chooses); test, check: CI.
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEED ?= 0
+WHERE ?=
+PROCESSES ?= 3
 export OMP_NUM_THREADS := 1
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -16,10 +18,10 @@ $(STAMP): requirements-cpu.lock pyproject.toml scripts/setup.sh
 	touch $@
 
 demo: $(STAMP)
-	scripts/demo.sh $(BIN) $(SEED)
+	scripts/demo.sh $(BIN) $(SEED) $(WHERE)
 
 test: $(STAMP)
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n $(PROCESSES)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

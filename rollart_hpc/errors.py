@@ -6,14 +6,21 @@
     ├── BusError               the message bus did not do what it promised
     │   ├── NotReachableError  no answer within the deadline; retryable
     │   ├── RemoteError        the remote method raised; carries its text
-    │   └── FencedError        a newer holder owns this name; the caller must end
+    │   ├── FencedError        a newer holder owns this name; the caller must end
+    │   └── NameTakenError     somebody else has the name; the caller takes another (exit code 2)
     ├── WeightsError           weights could not be published, pulled or loaded
     │   ├── CorruptWeightsError  a checksum or size differs; retryable
     │   ├── MissingWeightsError  the store lost or never had the version; retryable
     │   └── StoreFullError     the store has no room until old versions are collected; retryable
     ├── EngineError            an engine was lost, closed, or asked for what its state forbids
     ├── EnvironmentFault       an environment failed for a reason that is not the policy's
+    ├── SandboxError           a sandbox could not be opened or was lost; retryable unless the node has none
+    ├── ImageError             an image could not be had; says whether trying again may help
     ├── RewardFault            a reward could not be computed; never a reward of 0
+    ├── PreflightError         the cluster cannot run this as it is configured (exit code 3)
+    ├── SlurmError             a Slurm command failed; carries its own words (exit code 3)
+    │   └── NoSlurmError       there is no Slurm here, or its controller does not answer
+    ├── JournalError           the run's journal could not be written, or not be understood
     ├── CheckpointError        a checkpoint is incomplete or contradicts the run
     └── WaitTimeout            a wait passed its deadline; says what for and whom
 
@@ -21,6 +28,8 @@ A failed trajectory is recorded data, not an exception: EnvironmentFault and Rew
 ledger. A failed service ends its TaskGroup and its process. ``retryable`` says whether the same call
 may succeed when it is made again.
 """
+
+import traceback
 
 
 class RollartError(Exception):
@@ -64,6 +73,12 @@ class FencedError(BusError):
     """A newer holder owns this member's name."""
 
 
+class NameTakenError(BusError):
+    """Another process has the name."""
+
+    exit_code = 2
+
+
 class WeightsError(RollartError):
     """Weights could not be published, pulled or loaded."""
 
@@ -98,12 +113,53 @@ class EnvironmentFault(RollartError):
         self.cause = cause
 
 
+class SandboxError(RollartError):
+    """A sandbox could not be opened, or died by other hands than its command's; never the policy's fault."""
+
+    retryable = True
+
+
+class NoSandboxError(SandboxError):
+    """No runtime isolates on this node; the text says what was tried and what to change."""
+
+    retryable = False
+    exit_code = 3
+
+
+class ImageError(RollartError):
+    """An image could not be pulled: it does not exist, differs from its digest, or no level can be reached."""
+
+    def __init__(self, text: str, *, retryable: bool) -> None:
+        super().__init__(text)
+        self.retryable = retryable
+
+
 class RewardFault(RollartError):
     """A reward could not be computed or is not a finite number."""
 
     def __init__(self, cause: str, detail: str = "") -> None:
         super().__init__(f"{cause}: {detail}" if detail else cause)
         self.cause = cause
+
+
+class PreflightError(RollartError):
+    """The cluster cannot run this as it is configured; nothing was submitted."""
+
+    exit_code = 3
+
+
+class SlurmError(RollartError):
+    """A Slurm command failed or refused; the text has its own words whole."""
+
+    exit_code = 3
+
+
+class NoSlurmError(SlurmError):
+    """There is no Slurm on this machine, or its controller does not answer."""
+
+
+class JournalError(RollartError):
+    """The journal could not be written or not be understood; the text says where, why and what to do."""
 
 
 class CheckpointError(RollartError):
@@ -117,3 +173,18 @@ class WaitTimeout(RollartError):
 
     def __init__(self, what: str, whom: str, deadline_s: float) -> None:
         super().__init__(f"waited {deadline_s:g} s for {what} from {whom}, in vain")
+
+
+def text_of(error: BaseException) -> str:
+    """The error's own text; code of users may raise errors that cannot even say what they are."""
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception as second:
+        return f"(its text cannot be made: {type(second).__name__})"
+
+
+def raised_text(error: BaseException) -> str:
+    """What code of users raised, and where: ``ValueError: no digit (my_rewards.py:12)``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text_of(error)}{where}"

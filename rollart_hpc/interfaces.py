@@ -6,7 +6,7 @@ They import nothing but the public names of this package.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -19,6 +19,16 @@ class EnvironmentProperties:
 
     light: bool = False
     """Pure Python, bounded in microseconds, thread-safe: runs inside the environment worker itself."""
+    shares_process: bool = False
+    """Instances may live side by side in one child process, which calls them one at a time and gives each its own
+    global random states (`random`, numpy). Without it every instance needs a process of its own."""
+    thread_safe: bool = False
+    """Instances in one child process may be called at the same time, from several threads: for environments that wait,
+    for a sandbox or a server."""
+    sandboxed: bool = False
+    """Opens sandboxes (`rollart_hpc.sandbox`): the run is refused on nodes where none isolates."""
+    image: str = ""
+    """Reference of the image that every episode needs; the field ``image`` of a task names its own."""
     replayable: bool = False
     """The same seed and actions give the same observations: a running trajectory can be rebuilt."""
 
@@ -35,8 +45,13 @@ class Environment(Protocol):
 
     properties: ClassVar[EnvironmentProperties]
 
-    def reset(self, *, seed: int) -> tuple[str, dict[str, Any]]:
-        """Starts an episode. Returns the first observation and an info mapping of plain values."""
+    def reset(self, *, seed: int, task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Starts an episode. Returns the first observation and an info mapping of plain values.
+
+        Args:
+            seed: equal for all members of a group.
+            task: the fields of one row of the task's data set, plain values; empty for a task without one.
+        """
         ...
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 Int32Array = npt.NDArray[np.int32]
 Float32Array = npt.NDArray[np.float32]
@@ -96,6 +97,39 @@ class GenerateResult(msgspec.Struct, frozen=True, array_like=True):
     """Not empty: the engine refused or lost the request; the other fields mean nothing."""
 
 
+class TagUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ended requests of one tag took so far; what the profiler goes by.
+
+    A request counts when it ends with a token, an aborted one too. Seconds are those of the engine and not of the
+    requests: each moment in which it works is shared equally by the requests that it works on, so that the sums over
+    all tags are the time in which it was busy. A request that waits and an engine that is suspended add nothing.
+    """
+
+    num_requests: int = 0
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache when the request began."""
+    num_new_tokens: int = 0
+    prefill_s: float = 0.0
+    """Until the first token."""
+    decode_s: float = 0.0
+    """From the first token to the last."""
+    recompute_s: float = 0.0
+    """From a weight update until the first token after it, of requests that had tokens; in neither of the two above."""
+
+    def plus(self, other: TagUsage) -> TagUsage:
+        """Both together."""
+        return TagUsage(
+            num_requests=self.num_requests + other.num_requests,
+            num_prompt_tokens=self.num_prompt_tokens + other.num_prompt_tokens,
+            num_cached_tokens=self.num_cached_tokens + other.num_cached_tokens,
+            num_new_tokens=self.num_new_tokens + other.num_new_tokens,
+            prefill_s=self.prefill_s + other.prefill_s,
+            decode_s=self.decode_s + other.decode_s,
+            recompute_s=self.recompute_s + other.recompute_s,
+        )
+
+
 # --- an episode as reward functions see it ----------------------------------------------------------
 
 
@@ -147,6 +181,50 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     """Of the environment; the same for all members of a group."""
     admitted_version: int
     """Version that the generation workers held when the group was opened."""
+    timeout_s: float | None = None
+    """The trajectory's deadline, from its arrival to its score; None for `rollout.trajectory_timeout_s`."""
+    turn_timeout_s: float | None = None
+    """Of each turn, generation and step; None for the task's `turn_timeout_s`."""
+    log: TurnLog | None = None
+    """Where an earlier attempt, or a worker that left, was with it: it goes on from there if its environment can be
+    rebuilt."""
+
+
+class TurnLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A running trajectory as its environment worker hands it in when the run stops or the worker leaves: all that was
+    played so far."""
+
+    trajectory_id: str
+    group_id: str
+    task: str
+    seed: int
+    turns: tuple[Turn, ...]
+    """Those that the environment has answered."""
+    observation: str
+    """What follows the last turn, or the reset: the policy has not answered it, or only with ``action``."""
+    action: str | None
+    """Sampled after ``observation``, its answer was not there yet; None when nothing was sampled."""
+    finish_reason: FinishReason | None
+    """Of ``action``."""
+    token_ids: bytes
+    """[T] int32, observations and responses in order, those of ``observation`` and ``action`` included."""
+    loss_mask: bytes
+    """[T] uint8, 1 on tokens that the policy sampled."""
+    logprobs: bytes
+    """[T] float32, 0 where the mask is 0."""
+    spans: tuple[Span, ...]
+    """Versions by position; they cover every sampled token."""
+    num_cached_tokens: int = 0
+    num_prompt_tokens: int = 0
+    tokens_by_hardware: dict[str, int] = {}
+    """As in `Trajectory`."""
+    seconds: dict[str, float] = {}
+    """Wall time by phase, as in `Trajectory`."""
+
+    @property
+    def start_version(self) -> int | None:
+        """Version of the first sampled token; None while nothing is sampled."""
+        return self.spans[0].version if self.spans else None
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +253,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     num_cached_tokens: int = 0
     num_prompt_tokens: int = 0
     """Prompt tokens over all turns, cached ones included."""
+    tokens_by_hardware: dict[str, int] = {}
+    """Sampled tokens by the hardware class of the worker that sampled them."""
     failure: str = ""
     """Not empty: the kind of an infrastructure failure, the same for all of its kind; reward and arrays mean
     nothing."""
@@ -183,7 +263,14 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     retryable: bool = True
     seconds: dict[str, float] = {}
     """Wall time by phase: generate, environment, reward."""
+    slowest_turn_s: float = 0.0
+    """Of its turns, generation and step."""
     metrics: dict[str, float] = {}
+    num_continued_turns: int = 0
+    """Turns that it went on from, of an earlier attempt or a worker that left; the environment was rebuilt by playing
+    them again."""
+    restarted: str = ""
+    """Not empty: it had turns to go on from and started again all the same, for this reason."""
 
     def token_versions(self) -> Int32Array:
         """[T] version that sampled each token, -1 where none did."""
@@ -280,6 +367,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """int32; a short sequence whose logprobs tell whether the right weights are loaded."""
     probe_logprobs: bytes
     """float32; the trainer's logprobs of tokens 1.. of the probe under this version, no temperature."""
+
+    @property
+    def digest(self) -> str:
+        """xxh3-64 over all buckets, hexadecimal: equal for equal weights in buckets of one size and layout."""
+        return xxhash.xxh3_64_hexdigest("".join(bucket.checksum for bucket in self.buckets).encode())
 
     @property
     def size_bytes(self) -> int:

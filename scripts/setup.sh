@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the virtual environment from the lock file, and the system libraries that the wheels need.
+# Makes the virtual environment from the lock file, the system libraries that the wheels need, and, where it may,
+# what a Slurm of this machine needs.
 set -euo pipefail
 venv=$1
 python=${PYTHON:-python3.11}
@@ -22,6 +23,21 @@ if ((${#missing[@]})); then
     else
         echo "error: system libraries are missing; install them: apt-get install ${missing[*]}" >&2
         exit 2
+    fi
+fi
+
+slurm=()
+for pair in munged:munge slurmctld:slurmctld slurmd:slurmd srun:slurm-client slurmdbd:slurmdbd \
+            mariadbd:mariadb-server-core my_print_defaults:mariadb-client-core; do
+    PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || slurm+=("${pair##*:}")
+done
+compgen -G "/usr/lib/*/slurm*/accounting_storage_mysql.so" >/dev/null || slurm+=(slurm-wlm-mysql-plugin)
+if ((${#slurm[@]})); then
+    install="apt-get install -y --no-install-recommends ${slurm[*]}"
+    if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null && apt-get update -qq && $install -qq >/dev/null; then
+        :
+    else
+        echo "note: \`rollart-hpc cluster\` and the tests with Slurm need: $install; all else works without" >&2
     fi
 fi
 

@@ -6,7 +6,10 @@ import numpy as np
 
 from rollart_hpc.config.load import parse_config
 from rollart_hpc.config.schema import RunConfig
-from rollart_hpc.types import Span, Ticket, Trajectory
+from rollart_hpc.control_plane.model_identity import ModelIdentity
+from rollart_hpc.types import FinishReason, Span, Ticket, Trajectory, Turn, TurnLog
+
+IDENTITY = ModelIdentity(architecture={"hidden_size": 64}, vocab_size=100, tokenizer={})
 
 
 def run_config(*, tasks: dict[str, dict[str, Any]] | None = None, **rollout: Any) -> RunConfig:
@@ -40,3 +43,22 @@ def trajectory(ticket: Ticket, *, version: int = 0, reward: float = 0.0, **chang
         "num_turns": 1,
     }
     return Trajectory(**{**values, **changes})
+
+
+def turn_log(ticket: Ticket, *, version: int = 0, **changes: Any) -> TurnLog:
+    """Of a trajectory with one turn, sampled by ``version``."""
+    values: dict[str, Any] = {
+        "trajectory_id": ticket.trajectory_id,
+        "group_id": ticket.group_id,
+        "task": ticket.task,
+        "seed": ticket.seed,
+        "turns": (Turn(observation="o", action="a", reward=0.0, finish_reason=FinishReason.STOP),),
+        "observation": "p",
+        "action": None,
+        "finish_reason": None,
+        "token_ids": np.arange(4, dtype=np.int32).tobytes(),
+        "loss_mask": b"\0\0\1\1",
+        "logprobs": np.array([0, 0, -0.5, -0.25], np.float32).tobytes(),
+        "spans": (Span(version, 2, 4),),
+    }
+    return TurnLog(**{**values, **changes})

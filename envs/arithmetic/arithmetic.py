@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from random import Random
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ class Arithmetic:
         self._digits = digits
         self._instructions = instructions
 
-    def reset(self, *, seed: int) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Draws two operands from the seed."""
         rng = Random(seed)
         left, right = rng.randrange(10**self._digits), rng.randrange(10**self._digits)

@@ -15,7 +15,7 @@ def bad_play(rng: Random) -> list[tuple[str, str]]:
 
     One digit in ten is a random one, and seven carries in ten are lost.
     """
-    question, _ = Arithmetic().reset(seed=rng.getrandbits(31))
+    question, _ = Arithmetic().reset(seed=rng.getrandbits(31), task={})
     left, right = (int(operand) for operand in question.removesuffix("=?").split("+"))
     carry, digit = divmod(left + right, 10)
     if rng.random() < WRONG_DIGIT_SHARE:

@@ -16,7 +16,7 @@ def bad_play(rng: Random) -> list[tuple[str, str]]:
     Three steps in four are uniformly random, the others shorten the way, so that the goal is met at times.
     """
     lake = FrozenLake()
-    observation, _ = lake.reset(seed=rng.getrandbits(31))
+    observation, _ = lake.reset(seed=rng.getrandbits(31), task={})
     exchanges: list[tuple[str, str]] = []
     ended = False
     while not ended and len(exchanges) < MAX_TURNS:

@@ -8,7 +8,7 @@ bounded by the run's config, not here.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from gymnasium.envs.toy_text.frozen_lake import MAPS, FrozenLakeEnv, generate_random_map
@@ -55,7 +55,7 @@ class FrozenLake:
         if not random:
             self._freeze(list(desc) if desc is not None else MAPS[map_name])
 
-    def reset(self, *, seed: int) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int, task: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Puts the player at the start; draws the map first when maps are random."""
         if self._random_size is not None:
             self._freeze(generate_random_map(size=self._random_size, seed=seed))

@@ -14,13 +14,14 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from rollart_hpc.bus import subjects
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
-from rollart_hpc.errors import BusError, NotReachableError, RemoteError
+from rollart_hpc.errors import BusError, NotReachableError, RemoteError, text_of
 
 _log = logging.getLogger(__name__)
 _RESEND_AFTER_S = 20.0
@@ -103,11 +104,14 @@ class CallServer:
         if len(answer) > MAX_PAYLOAD_BYTES:
             text = f"{len(answer)} bytes of result, at most {MAX_PAYLOAD_BYTES} travel"
             answer = msgspec.msgpack.encode(CallAnswer(b"", BusError.__name__, text))
-        await message.respond(answer)
+        try:
+            await message.respond(answer)
+        except NatsError as error:
+            _log.warning("an answer is kept until the call comes again: %r", error)
 
     async def _execute(self, request: CallRequest) -> CallAnswer:
         try:
             return CallAnswer(await self._handle(request.method, request.arguments))
         except Exception as error:
             _log.exception("call of %s failed", request.method)
-            return CallAnswer(b"", type(error).__name__, str(error))
+            return CallAnswer(b"", type(error).__name__, text_of(error))

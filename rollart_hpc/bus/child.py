@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -25,9 +26,12 @@ from collections.abc import Callable, Collection
 from types import FrameType
 
 from rollart_hpc.bus.frames import Channel
+from rollart_hpc.processes import deaf_children
 
+_log = logging.getLogger(__name__)
 _PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 _PR_SET_PDEATHSIG = 1
+_KILL_GRACE_S = 5.0
 
 
 class ChildProcess:
@@ -61,20 +65,19 @@ class ChildProcess:
         """
         ours, theirs = socket.socketpair()
         # Blocked signals stay blocked over fork and exec: none can hit the child before it is ready for them.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PARENTS_SIGNALS)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-            )
+            with deaf_children(_PARENTS_SIGNALS):
+                process = subprocess.Popen(
+                    [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,
+                    pass_fds=[theirs.fileno()],
+                    process_group=0,
+                )
         except BaseException:
             ours.close()
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
         return cls(process, ours, on_messages, on_end)
 
@@ -132,9 +135,11 @@ async def end_all(children: Collection[ChildProcess], *, grace_s: float) -> None
     finally:
         for child in children:
             child.kill()
-    await asyncio.wait(waits, timeout=5)
+    await asyncio.wait(waits, timeout=_KILL_GRACE_S)
     for wait in waits:
         wait.cancel()
+    if left := [child.pid for child in children if not child.has_ended]:
+        _log.error("children %s have not ended %g s after SIGKILL and are left to the kernel", left, _KILL_GRACE_S)
 
 
 def enter() -> socket.socket:

@@ -1,11 +1,13 @@
 """The one codec: msgpack by msgspec, numpy arrays as raw bytes in an extension type.
 
 Nothing is ever unpickled. An array is sent as ``[dtype, shape, bytes]`` under extension code 1, so that
-the codec needs no schema to read it back; it is decoded as a read-only view of the message.
+the codec needs no schema to read it back; it is decoded as a read-only view of the message. A tensor travels as the
+array of its values; where a tensor is expected it is made of one again.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -20,6 +22,8 @@ Array = npt.NDArray[Any]
 
 
 def _encode_array(value: object) -> object:
+    if (tensor := _tensor_type()) is not None and isinstance(value, tensor):
+        value = _array_of(value)
     if isinstance(value, np.ndarray):
         array = cast(Array, value)
         if array.dtype.name not in _ALLOWED_DTYPES:
@@ -30,6 +34,18 @@ def _encode_array(value: object) -> object:
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a {type(value).__name__} does not travel; expected plain values, structs or arrays")
+
+
+def _tensor_type() -> type | None:
+    """torch.Tensor, where somebody has imported torch; the bus itself does not."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
+
+
+def _array_of(tensor: Any) -> Array:
+    try:
+        return cast(Array, tensor.detach().cpu().numpy())
+    except TypeError as error:
+        raise TypeError(f"tensors of {tensor.dtype} do not travel; send tensor.float()") from error
 
 
 def _read_array(code: int, data: memoryview) -> Array:
@@ -44,7 +60,10 @@ def _read_array(code: int, data: memoryview) -> Array:
 
 def _accept_array(expected: type, value: object) -> object:
     if isinstance(value, np.ndarray):
-        return cast(Array, value)
+        array = cast(Array, value)
+        if expected is _tensor_type():
+            return sys.modules["torch"].from_numpy(array.copy())  # a tensor may be written to, the message may not
+        return array
     raise ValueError(f"expected {expected}, got {type(value).__name__}")
 
 

@@ -1,4 +1,8 @@
-"""A connection to the run's bus: every operation has a deadline, closing is bounded."""
+"""A connection to the run's bus: every operation has a deadline, closing is bounded.
+
+It outlives its server: when that is started again, the connection, its subscriptions and its requests come back
+(`rollart_hpc.bus.resending`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
@@ -16,12 +19,14 @@ from nats.js.errors import BucketNotFoundError
 from nats.js.kv import KeyValue
 
 from rollart_hpc.bus.compat import fix_wait_for
+from rollart_hpc.bus.resending import ResendingClient
 from rollart_hpc.bus.server import BusEndpoint
 from rollart_hpc.errors import NotReachableError
 
 _log = logging.getLogger(__name__)
 _CONNECT_DEADLINE_S = 15.0
 _CLOSE_DEADLINE_S = 2.0
+_RECONNECT_EVERY_S = 0.2
 _PENDING_BYTES = 64 << 20
 MARKER_TTL_S = 60
 
@@ -31,11 +36,14 @@ MessageHandler = Callable[[Msg], Awaitable[None]]
 class Bus:
     """One process's connection. Use `connect`; `nc` and `js` are nats-py's own objects."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ResendingClient) -> None:
         self.nc = client
         self.js: JetStreamContext = client.jetstream(timeout=10)
         self._on_reconnect: list[Callable[[], None]] = []
+        self._on_lame_duck: list[Callable[[], None]] = []
         self._refused = asyncio.Event()
+        self._told: type[Exception] | None = None
+        """The kind of error that was logged last, since the last reconnection."""
 
     @classmethod
     async def connect(cls, endpoint: BusEndpoint, name: str) -> Bus:
@@ -45,7 +53,7 @@ class Bus:
             NotReachableError: no server answered, or it refused the token, within 15 s.
         """
         fix_wait_for()
-        client = Client()
+        client = ResendingClient()
         bus = cls(client)
         connecting = client.connect(
             endpoint.url,
@@ -53,10 +61,12 @@ class Bus:
             token=endpoint.token,
             pending_size=_PENDING_BYTES,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=1,
+            reconnect_time_wait=_RECONNECT_EVERY_S,  # pyright: ignore[reportArgumentType]
             ping_interval=10,
             error_cb=bus._report,
+            disconnected_cb=bus._disconnected,
             reconnected_cb=bus._reconnected,
+            lame_duck_mode_cb=bus._lame_duck,
         )
         attempt, refused = asyncio.ensure_future(connecting), asyncio.ensure_future(bus._refused.wait())
         try:
@@ -66,6 +76,7 @@ class Bus:
             if not attempt.done():
                 raise NotReachableError(f"{name}: no bus at {endpoint.url} within {_CONNECT_DEADLINE_S:g} s")
             attempt.result()
+            client.came(back=False)
         except (OSError, NatsError) as error:
             raise NotReachableError(f"{name}: no bus at {endpoint.url}: {error!r}") from error
         finally:
@@ -76,16 +87,31 @@ class Bus:
     async def _report(self, error: Exception) -> None:
         if "authorization" in str(error).lower():
             self._refused.set()
-        _log.warning("bus: %r", error)
+        if type(error) is not self._told:  # each kind once, as long as the server is away
+            self._told = type(error)
+            _log.warning("bus: %r", error)
+
+    async def _disconnected(self) -> None:
+        self.nc.went()
 
     async def _reconnected(self) -> None:
+        self._told = None
         _log.warning("bus: reconnected")
+        self.nc.came(back=True)
         for callback in self._on_reconnect:
+            callback()
+
+    async def _lame_duck(self) -> None:
+        for callback in self._on_lame_duck:
             callback()
 
     def on_reconnect(self, callback: Callable[[], None]) -> None:
         """Calls ``callback`` after each reconnection: watchers must read their keys again."""
         self._on_reconnect.append(callback)
+
+    def on_lame_duck(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` when the server says that it will end: it has stopped its streams already."""
+        self._on_lame_duck.append(callback)
 
     async def subscribe(self, subject: str, handler: MessageHandler, *, queue: str = "") -> Subscription:
         """Subscribes with room for bursts; messages are handled one after the other."""
@@ -105,9 +131,9 @@ class Bus:
         """Flushes and closes within 2 s each."""
         try:
             await asyncio.wait_for(self.nc.flush(), _CLOSE_DEADLINE_S)
-        except (TimeoutError, NatsError):
+        except (TimeoutError, NatsError, OSError):
             _log.warning("bus: closed with unsent messages")
         try:
             await asyncio.wait_for(self.nc.close(), _CLOSE_DEADLINE_S)
-        except TimeoutError:
-            _log.warning("bus: close did not end in time")
+        except (TimeoutError, OSError, RuntimeError) as error:  # the last is uvloop's for a transport that is closed
+            _log.warning("bus: it did not close in order: %r", error)

@@ -3,7 +3,7 @@
 One inbox per requesting process; request ids in the payload; both directions coalesced: everything that
 accumulates while the sender waits for its turn on the event loop travels as one message per addressee. No
 timer per request: one sweep fails what is overdue. Losses are repaired by the requester, which sends again
-under the same id; a worker answers one id once.
+under the same id, after a loss of the bus all that is open; a worker answers one id once.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class _Outbox:
     async def run(self) -> None:
         while True:
             await self._wake.wait()
+            await self._bus.nc.wait_here()
             self._wake.clear()
             items, self._items = self._items, defaultdict(list)
             for subject, waiting in items.items():
@@ -92,6 +93,8 @@ class MuxClient(Generic[Q, R]):
         self._encoder = msgspec.msgpack.Encoder()
         self._outbox = _Outbox(bus, self._pack, self._refuse)
         self._pending: dict[int, asyncio.Future[R]] = {}
+        self._sent: dict[int, tuple[str, Q]] = {}
+        """Subject and request of what is pending."""
         self._next_id = 0
 
     def next_id(self) -> int:
@@ -101,6 +104,7 @@ class MuxClient(Generic[Q, R]):
 
     async def run(self) -> None:
         """Serves until cancelled; then every open future is cancelled too."""
+        self._bus.on_reconnect(self._send_again)
         subscription = await self._bus.subscribe(self._inbox, self._receive)
         try:
             await self._outbox.run()
@@ -115,8 +119,18 @@ class MuxClient(Generic[Q, R]):
         if future is None:
             future = asyncio.get_running_loop().create_future()
             self._pending[request.request_id] = future
-        self._outbox.add(subjects.mux(member_id), request)
+        self._sent[request.request_id] = (subjects.mux(member_id), request)
+        self._outbox.add(*self._sent[request.request_id])
         return future
+
+    def _send_again(self) -> None:
+        """The requests, or their answers, may have been lost with the server."""
+        for subject, request in self._sent.values():
+            self._outbox.add(subject, request)
+
+    def _take(self, request_id: int) -> asyncio.Future[R] | None:
+        self._sent.pop(request_id, None)
+        return self._pending.pop(request_id, None)
 
     def abort(self, member_id: str, request_id: int) -> None:
         """Asks the worker to end a request; the answer comes through the request's future."""
@@ -124,7 +138,7 @@ class MuxClient(Generic[Q, R]):
 
     def forget(self, request_id: int) -> None:
         """Drops a request: its answer, if one comes, is ignored."""
-        future = self._pending.pop(request_id, None)
+        future = self._take(request_id)
         if future is not None and not future.done():
             future.cancel()
 
@@ -134,13 +148,13 @@ class MuxClient(Generic[Q, R]):
         return self._encoder.encode(RequestBatch(self._inbox, requests, aborts))
 
     def _refuse(self, request: Any, size_bytes: int) -> None:
-        future = self._pending.pop(request.request_id, None)
+        future = self._take(request.request_id)
         if future is not None and not future.done():
             future.set_exception(BusError(f"a request of {size_bytes} bytes, at most {MAX_PAYLOAD_BYTES} travel"))
 
     async def _receive(self, message: Msg) -> None:
         for result in self._decoder.decode(message.data):
-            future = self._pending.pop(result.request_id, None)
+            future = self._take(result.request_id)
             if future is not None and not future.done():
                 future.set_result(result)
 

@@ -26,13 +26,14 @@ class PullConsumer:
         self._bus = bus
         self._next_subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox = bus.nc.new_inbox()
-        self._messages: asyncio.Queue[Msg] = asyncio.Queue()
+        self._messages: asyncio.Queue[Msg | None] = asyncio.Queue()
+        """None wakes the reader: it has to ask again."""
         self._credit = 0
 
     async def start(self) -> None:
         """Subscribes and asks for the first messages; asks again after a reconnection."""
         await self._bus.subscribe(self._inbox, self._receive)
-        self._bus.on_reconnect(self._forget_credit)
+        self._bus.on_reconnect(self._lost)
 
     async def read(self) -> list[Msg]:
         """Waits for messages; returns all that have come. Each is to be acknowledged."""
@@ -41,14 +42,15 @@ class PullConsumer:
                 await self._ask()
             try:
                 async with asyncio.timeout(_EXPIRES_S):
-                    messages = [await self._messages.get()]
+                    items = [await self._messages.get()]
             except TimeoutError:
                 self._forget_credit()
                 continue
             while not self._messages.empty():
-                messages.append(self._messages.get_nowait())
-            self._credit -= len(messages)
-            return messages
+                items.append(self._messages.get_nowait())
+            if messages := [item for item in items if item is not None]:
+                self._credit -= len(messages)
+                return messages
 
     async def _ask(self) -> None:
         request = {"batch": _CREDIT - self._credit, "expires": int(_EXPIRES_S * 1e9)}
@@ -62,6 +64,11 @@ class PullConsumer:
             await self._ask()
         else:
             self._messages.put_nowait(message)
+
+    def _lost(self) -> None:
+        """The server that had the request is gone."""
+        self._forget_credit()
+        self._messages.put_nowait(None)
 
     def _forget_credit(self) -> None:
         self._credit = 0

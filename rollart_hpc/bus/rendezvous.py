@@ -10,8 +10,8 @@ from nats.js.errors import KeyNotFoundError
 
 from rollart_hpc.bus import subjects
 from rollart_hpc.bus.connection import Bus
-from rollart_hpc.bus.server import free_port
 from rollart_hpc.errors import WaitTimeout
+from rollart_hpc.ports import free_port
 
 _LOOK_EVERY_S = 0.1
 

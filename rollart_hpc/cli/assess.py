@@ -21,7 +21,7 @@ def assess(
     Exit code 1 lists what does not hold.
     """
     from rollart_hpc.errors import ConfigError, RollartError
-    from rollart_hpc.observe.assessment import assess_summary, read_summary
+    from rollart_hpc.observe.assessment import assess_summary, require_summary
 
     thresholds: dict[str, float] = {}
     for item in success or []:
@@ -32,7 +32,7 @@ def assess(
             thresholds[task] = math.nan
         if not task or not math.isfinite(thresholds[task]):
             raise ConfigError(f"--success {item}: expected TASK=LEAST, for example arithmetic=0.9")
-    faults = assess_summary(read_summary(directory), thresholds)
+    faults = assess_summary(require_summary(directory), thresholds)
     if faults:
         raise RollartError("\n".join(faults))
     print(f"{directory}: all holds")

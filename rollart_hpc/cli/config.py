@@ -32,5 +32,5 @@ def check(
     if show:
         print(settings.model_dump_json(indent=2))
     else:
-        quota = ", ".join(f"{count} of {task}" for task, count in settings.groups_per_task().items())
+        quota = ", ".join(f"{count} of {task}" for task, count in settings.task_mix().of_batch(0).items())
         print(f"{config}: ok; {settings.run.steps} steps of {settings.rollout.groups_per_step} groups ({quota})")

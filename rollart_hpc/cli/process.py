@@ -2,70 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rollart_hpc import garbage
+from rollart_hpc.data_plane.stop_signals import EXIT_STOPPED, remember_stop_signals
+
 _PANEL = "Processes of a run (started by the leader)"
 AttemptOption = Annotated[Path, typer.Option("--attempt", help="attempt.json of the attempt to belong to.")]
 MemberOption = Annotated[str, typer.Option("--member-id", help="Name among the members.")]
 HardwareOption = Annotated[str, typer.Option("--hardware", help="Hardware class of the worker's pool.")]
+PoolOption = Annotated[str, typer.Option("--pool", help="Name of the worker's pool.")]
 RankOption = Annotated[int, typer.Option("--rank", help="Number within the role; a trainer's rank.")]
+GuestOption = Annotated[bool, typer.Option("--guest", help="It joins a running run and leaves when told to stop.")]
+
+
+def lead() -> None:
+    """Lead a run as a Slurm job's batch script; the config comes on standard input (see `rollart-hpc render`)."""
+    remember_stop_signals()
+    import sys
+
+    from rollart_hpc.launcher.batch import lead_job, read_embedded_config
+
+    if lead_job(read_embedded_config(sys.stdin.read())):
+        raise typer.Exit(EXIT_STOPPED)
 
 
 def controller(attempt: AttemptOption) -> None:
     """The control plane: scheduler, buffer, weight sync, training loop, ledger."""
+    remember_stop_signals()
+    garbage.hold()
     from rollart_hpc.control_plane.controller_process import run_controller
 
     run_controller(attempt)
 
 
-def actor_train(
-    attempt: AttemptOption, member_id: MemberOption, hardware: HardwareOption, rank: RankOption = 0
-) -> None:
-    """One rank of the Megatron trainer."""
-    from rollart_hpc.data_plane.actor_train import ActorTrainCls
-    from rollart_hpc.data_plane.worker_process import run_worker
+def _worker(role: str, text: str) -> Callable[..., None]:
+    """The command of one role's worker process."""
 
-    run_worker(ActorTrainCls, attempt, member_id=member_id, hardware=hardware, rank=rank)
+    def command(
+        attempt: AttemptOption,
+        member_id: MemberOption,
+        hardware: HardwareOption,
+        pool: PoolOption = "",
+        rank: RankOption = 0,
+        guest: GuestOption = False,
+    ) -> None:
+        remember_stop_signals()
+        garbage.hold()
+        from rollart_hpc.data_plane.worker_process import run_worker
+        from rollart_hpc.types import Role
 
+        run_worker(Role(role), attempt, member_id=member_id, hardware=hardware, pool=pool, rank=rank, guest=guest)
 
-def actor_gen(attempt: AttemptOption, member_id: MemberOption, hardware: HardwareOption, rank: RankOption = 0) -> None:
-    """One generation worker: a vLLM engine behind its command loop."""
-    from rollart_hpc.data_plane.actor_gen import ActorGenCls
-    from rollart_hpc.data_plane.worker_process import run_worker
-
-    run_worker(ActorGenCls, attempt, member_id=member_id, hardware=hardware, rank=rank)
-
-
-def environment_worker(
-    attempt: AttemptOption, member_id: MemberOption, hardware: HardwareOption, rank: RankOption = 0
-) -> None:
-    """Many EnvManagers, each playing one trajectory."""
-    from rollart_hpc.control_plane.environment_worker import EnvironmentCls
-    from rollart_hpc.data_plane.worker_process import run_worker
-
-    run_worker(EnvironmentCls, attempt, member_id=member_id, hardware=hardware, rank=rank)
-
-
-def reward_worker(
-    attempt: AttemptOption, member_id: MemberOption, hardware: HardwareOption, rank: RankOption = 0
-) -> None:
-    """The local reward pool."""
-    from rollart_hpc.data_plane.reward_worker import RewardCls
-    from rollart_hpc.data_plane.worker_process import run_worker
-
-    run_worker(RewardCls, attempt, member_id=member_id, hardware=hardware, rank=rank)
+    command.__doc__ = text
+    return command
 
 
 def register(app: typer.Typer) -> None:
     """Adds the process subcommands to the program."""
     for name, command in (
+        ("lead", lead),
         ("controller", controller),
-        ("actor-train", actor_train),
-        ("actor-gen", actor_gen),
-        ("environment-worker", environment_worker),
-        ("reward-worker", reward_worker),
+        ("actor-train", _worker("actor_train", "One rank of the Megatron trainer.")),
+        ("actor-gen", _worker("actor_gen", "One generation worker: a vLLM engine behind its command loop.")),
+        ("environment-worker", _worker("environment", "Many EnvManagers, each playing one trajectory.")),
+        ("reward-worker", _worker("reward", "The local reward pool.")),
     ):
         app.command(name, rich_help_panel=_PANEL)(command)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from rollart_hpc.data_plane.stop_signals import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from rollart_hpc.config.schema import RunConfig
 
-EXIT_STOPPED = 75
-"""The run was stopped in order and can be resumed (EX_TEMPFAIL)."""
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. rollout.alpha=0.")
 ]
@@ -40,24 +41,21 @@ def resume(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")],
     overrides: SetOption = None,
 ) -> None:
-    """Go on with the run in RUN from its newest complete checkpoint."""
-    from rollart_hpc.config.load import override_config
-    from rollart_hpc.control_plane.checkpoint import find_newest
-    from rollart_hpc.errors import ConfigError
+    """Go on with the run in RUN from its newest complete checkpoint.
+
+    What --set changes is listed and recorded; what would make another run of it is refused with exit code 2.
+    """
     from rollart_hpc.launcher import run_directory
+    from rollart_hpc.launcher.config_changes import describe
+    from rollart_hpc.launcher.lead import check_unfinished
     from rollart_hpc.launcher.preflight import check_run
 
-    for override in overrides or []:
-        if override.startswith(("run.directory", "run.name")):
-            raise ConfigError(f"--set {override}: a run keeps its name and directory; leave it out")
-    settings = override_config(run_directory.read_config(directory), overrides or [])
+    settings, changes = run_directory.read_overridden(directory, overrides or [])
     warn(check_run(settings, resuming=True))
-    newest = find_newest(directory)
-    if newest is not None and newest.state.step >= settings.run.steps:
-        done = f"{newest.state.step} of {settings.run.steps} steps are trained"
-        print(f"{directory}: nothing to do, {done}; train on with --set run.steps=N")
-        return
-    _lead(settings)
+    check_unfinished(settings)
+    for key, values in changes.items():
+        print(f"changed: {describe(key, values)}", flush=True)
+    _lead(settings, changes)
 
 
 def warn(oddities: list[str]) -> None:
@@ -66,31 +64,11 @@ def warn(oddities: list[str]) -> None:
         print(f"warning: {oddity}", file=sys.stderr)
 
 
-def _lead(config: RunConfig) -> None:
-    import asyncio
+def _lead(config: RunConfig, changes: dict[str, list[Any]] | None = None) -> None:
+    from rollart_hpc.launcher.lead import lead
+    from rollart_hpc.launcher.starters import LocalStarter
 
-    from rich.console import Console
-
-    from rollart_hpc.launcher import run_directory
-    from rollart_hpc.launcher.local import AttemptFailedError, LocalLeader
-    from rollart_hpc.launcher.progress import ProgressView
-    from rollart_hpc.observe.logs import log_to_stderr
-    from rollart_hpc.observe.report import print_report
-
-    log_to_stderr("leader")
-    console = Console()
     directory = config.run.path()
-    with run_directory.owned(directory):
-        number = run_directory.next_attempt(directory)
-        view = ProgressView(console, config.run.steps)
-        view.note(f"run {config.run.name}, attempt {number}: {directory}")
-        with view.shown():
-            try:
-                end = asyncio.run(LocalLeader(config, number, view).run_attempt())
-            except AttemptFailedError as error:
-                text = f"{error}\nlogs: {directory}/attempts/{number}/logs; go on with: rollart-hpc resume {directory}"
-                raise AttemptFailedError(text) from error
-    print_report(console, directory)
-    if end.stopped:
-        view.note(f"stopped; go on with: rollart-hpc resume {directory}")
+    advice = f"go on with: rollart-hpc resume {shlex.quote(str(directory))}"
+    if lead(config, LocalStarter(), advice=advice, changes=changes or {}):
         raise typer.Exit(EXIT_STOPPED)

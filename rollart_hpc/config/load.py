@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
+from rollart_hpc.config.faults import explain
 from rollart_hpc.config.schema import RunConfig
+from rollart_hpc.config.section import Section
 from rollart_hpc.errors import ConfigError
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -21,17 +23,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file cannot be read, or a key or value is wrong; every fault is listed, one a line.
     """
-    try:
-        with path.open("rb") as file:
-            data = tomllib.load(file)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; give the path of a run's TOML file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    data = read_toml(path, expected="a run's TOML file")
     for override in overrides:
-        _apply(data, override)
+        apply_override(data, override)
     return parse_config(data, source=str(path))
 
 
@@ -41,11 +35,7 @@ def parse_config(data: dict[str, Any], source: str = "config") -> RunConfig:
     Raises:
         ConfigError: as in `load_config`.
     """
-    try:
-        return RunConfig.model_validate(data)
-    except ValidationError as error:
-        faults = [_explain(fault) for fault in error.errors()]
-        raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from error
+    return validate(RunConfig, data, source)
 
 
 def override_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -56,11 +46,45 @@ def override_config(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """
     data = config.model_dump(mode="json", exclude_none=True)
     for override in overrides:
-        _apply(data, override)
+        apply_override(data, override)
     return parse_config(data, source="config with --set")
 
 
-def _apply(data: dict[str, Any], override: str) -> None:
+def read_toml(path: Path, expected: str) -> dict[str, Any]:
+    """What the file holds.
+
+    Raises:
+        ConfigError: it cannot be read or is no TOML; ``expected`` says what to give instead.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; give the path of {expected}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def validate(model: type[SectionT], data: dict[str, Any], source: str) -> SectionT:
+    """The validated section of a mapping; ``source`` begins every line about what is wrong.
+
+    Raises:
+        ConfigError: as in `load_config`.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{source}: {fault}" for fault in explain(model, error))) from error
+
+
+def apply_override(data: dict[str, Any], override: str) -> None:
+    """Sets one ``key.path=value`` in a mapping of sections, which need not be there yet.
+
+    Raises:
+        ConfigError: it is no override, or goes through a value.
+    """
     key, separator, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not separator or not all(parts):
@@ -76,37 +100,3 @@ def _apply(data: dict[str, Any], override: str) -> None:
             raise ConfigError(f"--set {override}: {part} is a value, not a section")
         table = cast("dict[str, Any]", inner)
     table[parts[-1]] = value
-
-
-def _explain(fault: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        known = _known_keys(fault["loc"][:-1])
-        near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid keys here: {', '.join(sorted(known))}"
-        return f"unknown key {where}; {hint}"
-    if fault["type"] == "missing":
-        return f"{where} is missing; add it"
-    if fault["type"] == "value_error":
-        return f"{where}: {_reason(fault)}" if where else _reason(fault)
-    return f"{where} = {fault['input']!r}: {_reason(fault)}"
-
-
-def _reason(fault: ErrorDetails) -> str:
-    text = fault["msg"].removeprefix("Value error, ")
-    return text[0].lower() + text[1:]
-
-
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    """Keys of the section at ``location``; a table keyed by the user's names is stepped through."""
-    model: type[BaseModel] = RunConfig
-    skip_name = False
-    for part in location:
-        if skip_name:
-            skip_name = False
-            continue
-        annotation = model.model_fields[str(part)].annotation
-        inner = get_args(annotation)
-        skip_name = bool(inner)
-        model = cast("type[BaseModel]", inner[-1] if inner else annotation)
-    return list(model.model_fields)

@@ -10,19 +10,23 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
-EntryPoint = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
-
-
-class Section(BaseModel):
-    """Base of all sections: unknown keys forbidden, frozen, no silent conversion of types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+from rollart_hpc.config.node import ImagesSection, NodeSettings, SandboxSection
+from rollart_hpc.config.registered import ENVIRONMENTS, REWARDS, entry_point_of
+from rollart_hpc.config.rollout import RolloutSection
+from rollart_hpc.config.section import (
+    EntryPoint,
+    Name,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
+from rollart_hpc.config.serverless import HTTP, ServerlessSection, no_trigger, with_triggers
+from rollart_hpc.config.slurm import ComponentOptions, SlurmSection
+from rollart_hpc.config.task_mix import TaskMix
 
 
 class RunSection(Section):
@@ -34,10 +38,25 @@ class RunSection(Section):
     directory: Path | None = Field(default=None, strict=False)
     """Shared file system; ``runs/<name>`` when absent."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    stop_timeout_s: PositiveFloat = 12.0
+    stop_timeout_s: PositiveFloat = 60.0
     """What a run that is asked to stop has for ending its train step and saving."""
+    max_failures: PositiveInt = 3
+    """The run ends when so many attempts in a row failed the same way, or twice as many in different ways, and none
+    of them got a step further."""
     checkpoint_every: PositiveInt = 20
     """Steps between checkpoints; one is always written at the end."""
+    checkpoint_keep_every: PositiveInt | None = None
+    """Checkpoints whose step is a multiple are never removed; None keeps the two newest alone."""
+
+    @model_validator(mode="after")
+    def _kept_checkpoints_are_written(self) -> RunSection:
+        every, kept = self.checkpoint_every, self.checkpoint_keep_every
+        if kept is not None and kept % every:
+            raise ValueError(
+                f"run.checkpoint_keep_every is {kept}, which is no multiple of run.checkpoint_every = {every}; "
+                f"set it to one, such as {-(-kept // every) * every}"
+            )
+        return self
 
     def path(self) -> Path:
         """The run directory, absolute."""
@@ -109,54 +128,83 @@ class GenerationSection(Section):
     """Megabytes of KV cache; None lets the engine measure (GPU) or takes 256 (CPU)."""
     block_size: PositiveInt = 32
     tensor_parallel: PositiveInt = 1
-
-
-class RolloutSection(Section):
-    """How trajectories are admitted, bounded and cut off (paper section 6)."""
-
-    alpha: Annotated[int, Field(ge=0)] = 1
-    """Staleness bound: a trajectory trained at version n was started by version n - alpha or later."""
-    groups_per_step: PositiveInt
-    """Groups of one training batch, shared among the tasks by weight."""
-    trajectories_per_worker: PositiveInt = 512
-    """Slots of one environment worker."""
-    generate_timeout_s: PositiveFloat = 120.0
-    """One turn's generation, suspensions included; after it another generation worker is tried."""
-    trajectory_timeout_s: PositiveFloat = 600.0
-    """A whole trajectory, from its ticket to its score."""
-    reward_timeout_s: PositiveFloat = 30.0
-    stall_timeout_s: PositiveFloat = 1800.0
-    """The run ends with a report when no trajectory came back for so long."""
-    max_refills: Annotated[int, Field(ge=0)] = 3
-    """How often each place of a group may be filled again after a failure before the whole group is given up
-    and its seed poisoned."""
-    buffer_mb: PositiveInt = 1024
-    """Bytes that finished, untrained trajectories may hold; no group is opened above it."""
+    routing: EntryPoint | None = None
+    """A class of the user's own that chooses each request's worker (`rollart_hpc.data_plane.routing.RoutingPolicy`)."""
+    deterministic: bool = False
+    """A turn's tokens and logprobs depend on the weights, its prompt, `run.seed`, trajectory id and turn number alone,
+    bit for bit on one kind of hardware: each engine generates one request at a time, without a prefix cache."""
 
 
 class TaskSection(Section):
     """One task: an environment, a reward function and its share of every batch."""
 
-    environment: EntryPoint
+    environment: str
+    """``module:Class``, or the name of a registered one, for which its ``module:Class`` is put here."""
     environment_args: dict[str, Any] = {}
-    reward: EntryPoint
+    dataset: Path | None = Field(default=None, strict=False)
+    """A JSONL file; the environment's ``task`` is the row with the number of the episode's seed, modulo their number,
+    which ``num_seeds`` is when absent. Kept absolute."""
+    reward: str
+    """``module:function``, or the name of a registered one."""
+    reward_args: dict[str, Any] = {}
+    """Keyword arguments of the reward function, after the episode."""
     reward_url: str | None = None
-    """HTTP endpoint of a serverless deployment of the reward; the local pool is its fallback."""
+    """A serverless deployment of the reward, an HTTP URL or one that ``[serverless]`` has; the local pool is its
+    fallback."""
+    reward_payload: Literal["text", "tokens", "reference"] = "text"
+    """What the deployment gets: the episode, its token ids and mask in place of the turns, or the name of a file in the
+    run's directory that holds the episode."""
     tag: Name | None = None
     """Hardware affinity goes by it; the task's name when absent."""
-    weight: PositiveFloat = 1.0
+    weight: NonNegativeFloat = 1.0
+    """Of the task's groups in the batches, against the other tasks'; 0 leaves the task out."""
     group_size: PositiveInt = 8
-    redundancy: Annotated[int, Field(ge=0)] = 0
-    """Members started beyond the group's size; the first ones to finish make the group."""
+    redundancy: NonNegativeInt | NonNegativeFloat | Literal["auto"] = 0
+    """Members started beyond the group's size; the first ones to finish make the group. An integer counts them, a
+    number with a point is their share of ``group_size``, rounded up; ``auto`` follows the measured tail and failures.
+    """
+    redundancy_budget: NonNegativeFloat = 0.5
+    """With ``auto``: at most this share of ``group_size``."""
     max_turns: PositiveInt = 1
     max_new_tokens: PositiveInt = 256
     """Of one turn."""
     reset_timeout_s: PositiveFloat = 60.0
     step_timeout_s: PositiveFloat = 30.0
+    turn_timeout_s: PositiveFloat | None = None
+    """One whole turn, generation and step; None takes `rollout.generate_timeout_s` and ``step_timeout_s`` together."""
     drop_truncated: bool = False
     """Trajectories cut by the context or the turn limit end as truncated instead of being trained."""
     num_seeds: PositiveInt | None = None
     """Seeds 0..num_seeds-1 are played in a shuffled order, again and again; None never repeats one."""
+
+    @field_validator("environment")
+    @classmethod
+    def _registered_environment(cls, value: str) -> str:
+        return entry_point_of(value, ENVIRONMENTS)
+
+    @field_validator("reward")
+    @classmethod
+    def _registered_reward(cls, value: str) -> str:
+        return entry_point_of(value, REWARDS)
+
+    @field_validator("dataset")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return value.expanduser().absolute() if value is not None else None
+
+    def redundant_members(self) -> int:
+        """Members beyond the group's size, at the start of a run where ``redundancy`` is ``auto``."""
+        if self.redundancy == "auto":
+            return 0
+        if isinstance(self.redundancy, int):
+            return self.redundancy
+        return math.ceil(self.redundancy * self.group_size)
+
+    def most_redundant(self) -> int:
+        """The most members beyond the group's size that there can be."""
+        if self.redundancy == "auto":
+            return math.floor(self.redundancy_budget * self.group_size)
+        return self.redundant_members()
 
 
 class PoolSection(Section):
@@ -168,6 +216,41 @@ class PoolSection(Section):
     actor_gen: Annotated[int, Field(ge=0)] = 0
     environment: Annotated[int, Field(ge=0)] = 0
     reward: Annotated[int, Field(ge=0)] = 0
+    slurm: ComponentOptions = ComponentOptions()
+    """What its component of the Slurm job asks for."""
+
+
+class WorkersSection(Section):
+    """Worker classes of the user's own, subclasses of the role's; each serves all workers of its role."""
+
+    actor_train: EntryPoint | None = None
+    actor_gen: EntryPoint | None = None
+    environment: EntryPoint | None = None
+    reward: EntryPoint | None = None
+
+
+class HardwareSection(Section):
+    """Figures of a hardware class; what is absent is taken from `rollart_hpc.resource_plane.hardware`."""
+
+    tflops: PositiveFloat | None = None
+    """Dense BF16 of one device."""
+    memory_gb: PositiveFloat | None = None
+    memory_gb_s: PositiveFloat | None = None
+    """Memory bandwidth of one device."""
+    relative_cost: PositiveFloat | None = None
+    """Of one device, in any unit that all classes share."""
+
+
+class ProfilerSection(Section):
+    """The online profiler and what its figures are used for (paper section 9)."""
+
+    affinity: Literal["static", "advise", "auto"] = "static"
+    """Requests go where the declarations say; ``advise`` also says which mapping would be faster; ``auto`` applies
+    it."""
+    min_gain: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """A mapping is better when it shortens a step's generation by this share."""
+    settle_steps: PositiveInt = 2
+    """It is applied when it was better in so many steps in a row, and no further one until as many have passed."""
 
 
 class WeightsSection(Section):
@@ -191,8 +274,17 @@ class RunConfig(Section):
     generation: GenerationSection = GenerationSection()
     rollout: RolloutSection
     weights: WeightsSection = WeightsSection()
+    slurm: SlurmSection = SlurmSection()
+    sandbox: SandboxSection = SandboxSection()
+    images: ImagesSection = ImagesSection()
+    workers: WorkersSection = WorkersSection()
+    profiler: ProfilerSection = ProfilerSection()
+    hardware: dict[Name, HardwareSection] = {}
+    """Figures by hardware class."""
     affinity: dict[str, str] = {}
     """Hardware class by tag for generation; the key ``default`` serves every other tag."""
+    serverless: dict[str, ServerlessSection] = {}
+    """Endpoint by the URL that a task's ``reward_url`` or a worker class (`register_serverless`) declares."""
     pools: dict[Name, PoolSection]
     tasks: dict[Name, TaskSection]
 
@@ -202,6 +294,20 @@ class RunConfig(Section):
         if not value:
             raise ValueError("at least one is needed")
         return value
+
+    @field_validator("serverless", mode="before")
+    @classmethod
+    def _triggers_are_http(cls, value: object) -> object:
+        return with_triggers(value)
+
+    @model_validator(mode="after")
+    def _reward_urls_have_endpoints(self) -> RunConfig:
+        for name, task in self.tasks.items():
+            url = task.reward_url
+            if url is not None and url not in self.serverless and not url.startswith(HTTP):
+                advice = no_trigger(url) if "://" in url else "expected http://, https:// or a URL of [serverless]"
+                raise ValueError(f"tasks.{name}.reward_url = {url!r}: {advice}")
+        return self
 
     @model_validator(mode="after")
     def _groups_have_variance(self) -> RunConfig:
@@ -232,12 +338,36 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _every_task_gets_a_group(self) -> RunConfig:
-        for name, groups in self.groups_per_task().items():
-            if groups == 0:
+    def _some_task_is_played(self) -> RunConfig:
+        if not any(task.weight for task in self.tasks.values()):
+            raise ValueError(
+                f"the weights of all tasks ({', '.join(self.tasks)}) are 0: no batch has a group; set "
+                "tasks.NAME.weight above 0 for one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_fit_into_the_slots(self) -> RunConfig:
+        slots = self.num_workers("environment") * self.rollout.trajectories_per_worker
+        for name, task in self.tasks.items():
+            members = task.group_size + task.most_redundant()
+            if members > slots:
                 raise ValueError(
-                    f"tasks.{name} gets no group of rollout.groups_per_step = {self.rollout.groups_per_step} by its "
-                    f"weight {self.tasks[name].weight:g}; raise one of the two"
+                    f"tasks.{name}: a group has up to {members} members (group_size = {task.group_size}, redundancy = "
+                    f"{task.redundancy!r}), the environment workers have room for {slots}; lower one of the two, or "
+                    "raise rollout.trajectories_per_worker or the number of environment workers"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _a_turn_fits_into_a_trajectory(self) -> RunConfig:
+        whole_s = self.rollout.trajectory_timeout_s
+        for name in self.tasks:
+            if whole_s < (turn_s := self.turn_timeout_s(name)):
+                how = "turn_timeout_s" if self.tasks[name].turn_timeout_s else "generate_timeout_s + step_timeout_s"
+                raise ValueError(
+                    f"rollout.trajectory_timeout_s is {whole_s:g}, shorter than one turn of tasks.{name} "
+                    f"({turn_s:g} s, {how}); raise it, or set tasks.{name}.turn_timeout_s to what one turn may take"
                 )
         return self
 
@@ -245,15 +375,22 @@ class RunConfig(Section):
         """Workers of a role over all pools."""
         return sum(int(getattr(pool, role)) for pool in self.pools.values())
 
-    def groups_per_task(self) -> dict[str, int]:
-        """Groups of each batch by task: the weights, apportioned by largest remainder."""
-        total = sum(task.weight for task in self.tasks.values())
-        exact = {name: self.rollout.groups_per_step * task.weight / total for name, task in self.tasks.items()}
-        quota = {name: math.floor(share) for name, share in exact.items()}
-        by_remainder = sorted(exact, key=lambda name: (quota[name] - exact[name], name))
-        for name in by_remainder[: self.rollout.groups_per_step - sum(quota.values())]:
-            quota[name] += 1
-        return quota
+    def node_settings(self) -> NodeSettings:
+        """What the children of this run's workers get of it."""
+        return NodeSettings(sandbox=self.sandbox, images=self.images, run_directory=self.run.path())
+
+    def endpoint_of(self, declared: str) -> ServerlessSection:
+        """How the endpoint of a declared URL is called."""
+        return self.serverless.get(declared) or ServerlessSection(url=declared)
+
+    def task_mix(self) -> TaskMix:
+        """How many groups of each task the batches have."""
+        return TaskMix({name: task.weight for name, task in self.tasks.items()}, self.rollout.groups_per_step)
+
+    def turn_timeout_s(self, task: str) -> float:
+        """What one whole turn of a task may take."""
+        section = self.tasks[task]
+        return section.turn_timeout_s or self.rollout.generate_timeout_s + section.step_timeout_s
 
     def tag_of(self, task: str) -> str:
         """The tag under which a task's requests are routed."""

@@ -7,17 +7,16 @@ sent to the engine is ever tokenized again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jinja2
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
 
+from rollart_hpc.data_plane.model_files import end_tokens, read_json, read_tokenizer, token_text
 from rollart_hpc.errors import ConfigError, EnvironmentFault
 
 _SLOT = "ROLLART-OBSERVATION-PLACE"
@@ -35,9 +34,9 @@ class ChatFormat:
         Raises:
             ConfigError: a file is missing or unusable, or the template does not frame all later turns alike.
         """
-        self._tokenizer = _read_tokenizer(directory)
-        settings = _read_json(directory / "tokenizer_config.json")
-        self.stop_token_ids = self._stop_tokens(directory, settings)
+        self._tokenizer = read_tokenizer(directory)
+        settings = read_json(directory / "tokenizer_config.json")
+        self.stop_token_ids = end_tokens(directory, self._tokenizer)
         stop_texts = [self._tokenizer.decode([token], skip_special_tokens=False) for token in self.stop_token_ids]
         render = _renderer(_read_template(directory, settings), settings, directory)
         self._first, self._next = _observation_frames(render, stop_texts, directory)
@@ -79,36 +78,6 @@ class ChatFormat:
             raise EnvironmentFault("bad_text", f"the tokenizer does not take {text[:80]!r}: {error}") from error
         return np.asarray(encoding.ids, np.int32).tobytes()
 
-    def _stop_tokens(self, directory: Path, settings: dict[str, Any]) -> tuple[int, ...]:
-        """End tokens: of generation_config.json, else the tokenizer's eos_token; the chat's own comes first."""
-        tokens: list[int] = []
-        if (token := self._tokenizer.token_to_id(_token_text(settings, "eos_token"))) is not None:
-            tokens.append(token)
-        generation = _read_json(directory / "generation_config.json").get("eos_token_id")
-        tokens.extend(generation if isinstance(generation, list) else [generation] if generation is not None else [])
-        if not tokens:
-            raise ConfigError(f"{directory}: no end token; expected eos_token in tokenizer_config.json")
-        return tuple(dict.fromkeys(tokens))
-
-
-def _read_tokenizer(directory: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(directory / "tokenizer.json"))
-    except Exception as error:
-        raise ConfigError(f"{directory / 'tokenizer.json'}: cannot be read: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object, got {type(content).__name__}")
-    return cast("dict[str, Any]", content)
-
 
 def _read_template(directory: Path, settings: dict[str, Any]) -> str:
     file = directory / "chat_template.jinja"
@@ -123,12 +92,6 @@ def _read_template(directory: Path, settings: dict[str, Any]) -> str:
     return template
 
 
-def _token_text(settings: dict[str, Any], name: str) -> str:
-    token = settings.get(name)
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else ""
-
-
 def _renderer(template: str, settings: dict[str, Any], directory: Path) -> Callable[[int], str]:
     """Renders that many observations with a reply between each two, up to where the policy writes again."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
@@ -137,7 +100,7 @@ def _renderer(template: str, settings: dict[str, Any], directory: Path) -> Calla
         raise jinja2.TemplateError(message)
 
     environment.globals["raise_exception"] = raise_exception  # pyright: ignore[reportArgumentType]
-    tokens = {name: _token_text(settings, name) for name in ("bos_token", "eos_token")}
+    tokens = {name: token_text(settings, name) for name in ("bos_token", "eos_token")}
     user, reply = {"role": "user", "content": _SLOT}, {"role": "assistant", "content": _REPLY}
 
     def render(num_observations: int) -> str:

@@ -9,9 +9,10 @@ from rollart_hpc.bus.membership import Member, MemberView
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.requests import WorkerRequests
 from rollart_hpc.data_plane.reward_worker import RewardRequest, RewardResult
-from rollart_hpc.data_plane.routing import choose, least_tried
+from rollart_hpc.data_plane.routing import WorkerLoad, least_loaded, least_tried
 from rollart_hpc.errors import BusError, NotReachableError, RewardFault, WaitTimeout
 from rollart_hpc.rewards.client import RewardClient
+from rollart_hpc.rewards.payload import PayloadWriter, Played
 from rollart_hpc.types import Episode, Role, Score
 
 _MAX_TRIES = 3
@@ -23,37 +24,47 @@ class RewardGateway:
     """Scores episodes; `run` must be running."""
 
     def __init__(self, bus: Bus, member_id: str, view: MemberView, config: RunConfig) -> None:
+        # A class of the user's own may take the whole time before the local pool begins.
+        num_paths = 2 if config.workers.reward else 1
+        timeout_s = num_paths * config.rollout.reward_timeout_s + _GRACE_S
         self._requests: WorkerRequests[RewardRequest, RewardResult] = WorkerRequests(
-            bus, member_id, view, Role.REWARD, RewardResult, timeout_s=config.rollout.reward_timeout_s + _GRACE_S
+            bus, member_id, view, Role.REWARD, RewardResult, timeout_s=timeout_s
         )
+        self._payloads = PayloadWriter(config.run.path(), member_id)
         self._client = RewardClient(
-            {name: task.reward_url for name, task in config.tasks.items()},
+            {name: config.endpoint_of(task.reward_url) for name, task in config.tasks.items() if task.reward_url},
             self._score_locally,
+            payloads=self._payloads,
+            shapes={name: task.reward_payload for name, task in config.tasks.items()},
             deadline_s=config.rollout.reward_timeout_s,
         )
 
     async def run(self) -> None:
         """Serves until cancelled."""
-        async with self._client:
-            await self._requests.run()
+        self._payloads.clear()
+        try:
+            async with self._client:
+                await self._requests.run()
+        finally:
+            self._payloads.clear()
 
-    async def score(self, episode: Episode) -> Score:
-        """The episode's score.
+    async def score(self, episode: Episode, played: Played | None = None) -> Score:
+        """The episode's score; without ``played`` it has no tokens, and is told apart by its words alone.
 
         Raises:
             RewardFault: there is none; the cause says why.
         """
-        return await self._client.score(episode.task, episode)
+        return await self._client.score(episode, played)
 
     async def _score_locally(self, task: str, episode: Episode) -> Score:
         tried: list[str] = []
 
-        def least_loaded(workers: Sequence[Member], outstanding: Mapping[str, int]) -> Member | None:
-            return choose(least_tried(workers, tried), None, None, outstanding)
+        def choose(workers: Sequence[Member], loads: Mapping[str, WorkerLoad]) -> Member | None:
+            return least_loaded(least_tried(workers, tried), loads)
 
         for _ in range(_MAX_TRIES):
             try:
-                worker = await self._requests.pick(least_loaded)
+                worker = await self._requests.pick(choose)
                 tried.append(worker)
                 request = RewardRequest(self._requests.next_id(), task, episode)
                 result = await self._requests.ask(worker, request)

@@ -3,36 +3,54 @@
 A pure state machine: events go in through its methods, orders come out of `take_orders`. It alone moves
 trajectories in the ledger, so the staleness bound, the buffer's bounds and the books have one owner.
 
-The bound. A batch of version n is the groups number n*Q .. (n+1)*Q - 1 of a task (Q: its groups per batch), in the
-order of their opening. A group is opened only when the generation workers have confirmed version g and its number
-is below (g + 1 + alpha) * Q: so it starts with g or later and is wanted by version g + alpha at the latest. At most
-(1 + alpha) * Q groups of a task are therefore open or buffered. What falls behind all the same, because others
-overtook it, is evicted as stale, and its seed is played again.
+The bound. Q(n) is the number of a task's groups in the first n batches (`TaskMix`). The batch of version n is its
+groups number Q(n) .. Q(n + 1) - 1, in the order of their opening. A group is opened only when the generation workers
+have confirmed version g and its number is below Q(g + 1 + alpha): so it starts with g or later and is wanted by version
+g + alpha at the latest. At most the groups of 1 + alpha batches are therefore open or buffered. What falls behind all
+the same, because others overtook it, is evicted as stale, and its seed is played again. What the modes change in it is
+in `Admission`.
+
+Life. A scheduler begins with what an earlier attempt left (`Recovery`) and hands nothing out before `admit`; after
+`close` it hands nothing out any more, and what is pending stays so for the next attempt. In between workers come and
+go: what one that leaves in order hands in goes on at another under its id, what is lost with one is played again.
+
+Witnesses. In some groups the redundant members play on when it is complete. They have ended in the books like all
+others and belong to no group any more; they keep their slots, and when they come back they are counted and forgotten.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+import time
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from rollart_hpc.config.schema import RunConfig
+from rollart_hpc.control_plane.admission import Admission
 from rollart_hpc.control_plane.group import Group, Running
-from rollart_hpc.control_plane.journal import BatchFormed, Dispatched, Ended, Finished, Record
-from rollart_hpc.control_plane.ledger import Ledger
+from rollart_hpc.control_plane.journal import (
+    BatchFormed,
+    Dispatched,
+    Ended,
+    Finished,
+    GivenUp,
+    GroupOpened,
+    HandedIn,
+    Record,
+    Sent,
+)
+from rollart_hpc.control_plane.recovery import Recovery
+from rollart_hpc.control_plane.rollout_statistics import waited_for
 from rollart_hpc.control_plane.sample_buffer import SampleBuffer
-from rollart_hpc.control_plane.seeds import seed_at
-from rollart_hpc.errors import RollartError
-from rollart_hpc.types import Outcome, Ticket, Trajectory
+from rollart_hpc.control_plane.task_cursor import Reason, TaskCursor
+from rollart_hpc.control_plane.task_rollout import TaskRollout
+from rollart_hpc.control_plane.worker_slots import WorkerSlots
+from rollart_hpc.types import Outcome, Ticket, Trajectory, TurnLog
 
 WORKER_LOST = "environment worker lost"
-OVERTAKEN = "older than the staleness bound"
-_MAX_GIVEN_UP_IN_A_ROW = 8
+WORKER_LEFT = "environment worker left before its first action"
 
-
-class TaskBrokenError(RollartError):
-    """A task gives no trajectory at all."""
+_OVERTAKEN = Reason(cause="older than the staleness bound")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,60 +64,116 @@ class Orders:
     """Trajectory ids by environment worker."""
 
 
-class TaskCursor(msgspec.Struct, kw_only=True):
-    """Where a task is in its order of seeds; part of a checkpoint."""
-
-    next_index: int = 0
-    again: list[int] = []
-    """Indices that were opened and not trained: they come before new ones."""
-    poisoned: list[int] = []
-    """Seeds that are never played again."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Slots:
-    capacity: int
-    held: set[str] = field(default_factory=set[str])
-
-
 class RolloutScheduler:
     """The books and decisions of the rollout."""
 
-    def __init__(
-        self, config: RunConfig, ledger: Ledger, *, step: int, cursors: dict[str, TaskCursor], attempt: int = 1
-    ) -> None:
+    def __init__(self, config: RunConfig, recovery: Recovery, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` gives seconds: what trajectories take, and how long groups wait."""
         self._config = config
-        self._alpha = config.rollout.alpha
-        self._attempt = attempt
-        self._ledger = ledger
-        self.quota = config.groups_per_task()
-        self.buffer = SampleBuffer(config.tasks)
-        self.trainer_version = step
+        self._clock = clock
+        self._ledger = recovery.ledger
+        self._mix = config.task_mix()
+        self._admission = Admission(config, self._mix, recovery.version)
+        self.buffer = SampleBuffer(config.tasks, clock)
+        self.trainer_version = recovery.step
         self.generation_version = -1
-        self._consumed = {task: count * step for task, count in self.quota.items()}
-        self._cursors = {task: cursors.get(task, TaskCursor()) for task in config.tasks}
+        self._first_version = recovery.version
+        """What the generation workers have confirmed when the first ticket goes out, or a later one."""
+        self._consumed = self._mix.until(recovery.version)
+        self._place_of = {task: place for place, task in enumerate(config.tasks)}
+        self.tasks = {
+            task: TaskRollout(task, config, recovery.cursors.get(task, TaskCursor())) for task in config.tasks
+        }
         self._groups: dict[str, Group] = {}
         self._by_trajectory: dict[str, Group] = {}
-        self._workers: dict[str, _Slots] = {}
+        self._workers = WorkerSlots()
+        self._witnesses: dict[str, Running] = {}
+        """Redundant members that play on, by id."""
+        self.patience_s: float | None = None
+        """How much longer a batch that could be formed waits for older groups; None where none could be formed."""
+        self._has_waited = False
+        self.waited_for = ""
+        """The task whose group completed the last batch; empty when that was complete at once."""
         self._unsent: deque[str] = deque()
+        self._logs = recovery.logs
+        """Turns that running trajectories go on from, by id."""
         self._orders = Orders()
-        self._num_opened = 0
-        self._given_up_in_a_row: Counter[str] = Counter()
-        self._last_detail: defaultdict[str, str] = defaultdict(str)
+        self._is_open = False
+        self._is_held = False
+        self._take_over(recovery)
+
+    def _take_over(self, recovery: Recovery) -> None:
+        began = {one.group_id for one in (*recovery.returned, *recovery.logs.values())}
+        for group in recovery.groups:
+            self._groups[group.group_id] = group
+            group.is_continued, group.opened_s = group.group_id in began, self._clock()
+            for trajectory_id in group.running:
+                self._by_trajectory[trajectory_id] = group
+        self._unsent.extend(self._by_trajectory)
+        for trajectory in recovery.returned:
+            group = self._by_trajectory.get(trajectory.trajectory_id)
+            if group is not None and trajectory.trajectory_id in group.running:
+                self._settle(trajectory)
+        for group in list(self._groups.values()):  # the config's group size may be larger now
+            for place in range(len(group.finished) + len(group.running), group.size):
+                self._dispatch(group, place, tries=0)
 
     # --- events ---------------------------------------------------------------------------------------
+
+    def admit(self) -> None:
+        """Trajectories may be handed out from now on."""
+        self._is_open = True
+        self._advance()
+
+    def close(self) -> None:
+        """Nothing is handed out any more; what comes back is still taken, but of no witness."""
+        self._is_open = False
+        self._witnesses.clear()
+
+    def may_load(self, version: int) -> bool:
+        """Whether generation workers may load a version now: a newer one may have to wait for the end of a batch."""
+        return not self._is_between_only(version) or not self._is_open or self._is_between_batches
+
+    def hold(self, version: int) -> None:
+        """It is being loaded: where it may be loaded between two batches only, nothing is begun until `release`."""
+        self._is_held = self._is_between_only(version)
+
+    def release(self) -> None:
+        """The end of `hold`."""
+        self._is_held = False
+        self._advance()
+
+    def _is_between_only(self, version: int) -> bool:
+        return self._admission.is_by_batch and version > self.generation_version
 
     def worker_joined(self, member_id: str, capacity: int) -> None:
         """A (new) environment worker with that many slots."""
         self.worker_lost(member_id)
-        self._workers[member_id] = _Slots(capacity=capacity)
+        self._workers.add(member_id, capacity)
         self._advance()
 
     def worker_lost(self, member_id: str) -> None:
-        """An environment worker ended: what it played has failed and is dispatched again."""
-        slots = self._workers.pop(member_id, None)
-        for trajectory_id in sorted(slots.held) if slots else ():
-            self._fail(trajectory_id, WORKER_LOST)
+        """An environment worker ended: what it played fails and is dispatched again; after `close` it stays pending."""
+        held = self._remove(member_id)
+        if self._is_open:
+            for trajectory_id in held:
+                self._fail(trajectory_id, WORKER_LOST)
+        self._advance()
+
+    def worker_leaving(self, member_id: str) -> None:
+        """An environment worker is about to end in order: it gets nothing more, and hands in what it plays."""
+        self._workers.close(member_id)
+
+    def worker_left(self, member_id: str) -> None:
+        """It has ended. What it had not begun goes to another with the turns that it was sent with, or as it was."""
+        held = self._remove(member_id)
+        if self._is_open:
+            for trajectory_id in held:
+                if log := self._logs.get(trajectory_id):
+                    self._orders.records.append(HandedIn(log))
+                    self._hand_on(log)
+                else:
+                    self._fail(trajectory_id, WORKER_LEFT)
         self._advance()
 
     def generation_confirmed(self, version: int) -> None:
@@ -108,39 +182,75 @@ class RolloutScheduler:
         self._advance()
 
     def finished(self, trajectory: Trajectory) -> bool:
-        """A trajectory came back. False: it came before, has ended already or is unknown, and is ignored."""
+        """A trajectory came back. False: it came before, has ended already or is unknown, and belongs to no group."""
         group = self._by_trajectory.get(trajectory.trajectory_id)
         if group is None or trajectory.trajectory_id not in group.running:
+            self._witnessed(trajectory)
             return False
         self._orders.records.append(Finished(trajectory))
-        if trajectory.failure:
-            self._last_detail[group.task] = trajectory.failure_detail
-            self._fail(trajectory.trajectory_id, trajectory.failure, retryable=trajectory.retryable)
-        elif trajectory.truncated and self._config.tasks[group.task].drop_truncated:
-            self._fail(trajectory.trajectory_id, "cut by the context or the turn limit", outcome=Outcome.TRUNCATED)
-        else:
-            self._accept(group, trajectory)
+        self._settle(trajectory)
         self._advance()
         return True
 
+    def handed_in(self, log: TurnLog, worker: str) -> bool:
+        """A running trajectory's turns came back: the run stops, or its worker leaves and another goes on with it.
+
+        False: that worker does not play it (any more), and it is ignored.
+        """
+        group = self._by_trajectory.get(log.trajectory_id)
+        member = group.running.get(log.trajectory_id) if group is not None else None
+        if member is None or member.worker != worker:
+            return False
+        self._orders.records.append(HandedIn(log))
+        if self._is_open:
+            self._hand_on(log)
+            self._advance()
+        return True
+
     def form_batch(self) -> list[Group] | None:
-        """One batch for the trainer's version, or None while it is not complete."""
+        """One batch for the trainer's version, or None while it is not complete.
+
+        Its order depends on what was asked for, never on what came back first.
+        """
         self._evict_stale()
-        if not self.buffer.ready(self.quota):
+        quota = self._quota
+        is_ready = self.buffer.ready(quota)
+        self.patience_s = self._patience_s() if is_ready else None
+        if not is_ready or self.patience_s:
+            self._has_waited = True
             self._advance()
             return None
-        batch = self.buffer.take(self.quota)
-        for task, count in self.quota.items():
-            self._consumed[task] += count
-        self._orders.records.append(BatchFormed(self.trainer_version, tuple(group.group_id for group in batch)))
+        self.patience_s = None
+        batch = sorted(self.buffer.take(quota), key=lambda group: (self._place_of[group.task], group.index))
+        self.waited_for, self._has_waited = waited_for(batch) if self._has_waited else "", False
+        for group in batch:
+            self.tasks[group.task].statistics.taken(group, self._clock())
+            group.finished = group.in_order
+        self._consumed = self._mix.until(self.trainer_version + 1)
+        members = tuple(trajectory.trajectory_id for group in batch for trajectory in group.finished)
+        self._orders.records.append(BatchFormed(self.trainer_version, members))
         self._advance()
         return batch
 
+    def _patience_s(self) -> float:
+        """How long to wait for groups for which this batch is the last one."""
+        last, now_s = self._admission.oldest_allowed(self.trainer_version), self._clock()
+        return max(
+            (
+                self.tasks[group.task].last_call.patience_s(now_s - group.opened_s, is_continued=group.is_continued)
+                for group in self._groups.values()
+                if group.oldest_version <= last
+            ),
+            default=0.0,
+        )
+
     def trained(self, batch: list[Group]) -> None:
-        """A batch was trained: the trainer has the next version."""
+        """A batch was trained, perhaps once more after a resume: the trainer has the next version."""
         for group in batch:
+            self.tasks[group.task].statistics.trained_on(group)
             for trajectory in group.finished:
-                self._end(trajectory.trajectory_id, Outcome.TRAINED)
+                if self._ledger.is_pending(trajectory.trajectory_id):
+                    self._end(trajectory.trajectory_id, Outcome.TRAINED)
         self.trainer_version += 1
         self._evict_stale()
         self._advance()
@@ -153,13 +263,10 @@ class RolloutScheduler:
     # --- state ----------------------------------------------------------------------------------------
 
     def cursors(self) -> dict[str, TaskCursor]:
-        """What a checkpoint keeps: everything opened and untrained comes again after a resume."""
-        kept: dict[str, TaskCursor] = {}
-        for task, cursor in self._cursors.items():
-            alive = [group.index for group in (*self._groups.values(), *self.buffer.groups()) if group.task == task]
-            kept[task] = TaskCursor(
-                next_index=cursor.next_index, again=sorted(alive) + cursor.again, poisoned=list(cursor.poisoned)
-            )
+        """What a checkpoint keeps for a resume without the journal: everything opened and untrained comes again."""
+        kept = {name: task.cursor.copy() for name, task in self.tasks.items()}
+        for group in sorted((*self._groups.values(), *self.buffer.groups()), key=lambda group: group.index):
+            kept[group.task].again.append(group.index)
         return kept
 
     def num_open(self, task: str) -> int:
@@ -168,7 +275,7 @@ class RolloutScheduler:
 
     def waiting_for(self) -> str:
         """Why there is no batch yet, in words: for the log and the watchdog."""
-        missing = ", ".join(f"{count} of {task}" for task, count in self.buffer.missing(self.quota).items())
+        missing = ", ".join(f"{count} of {task}" for task, count in self.buffer.missing(self._quota).items())
         running = [
             (trajectory_id, member)
             for group in self._groups.values()
@@ -183,161 +290,225 @@ class RolloutScheduler:
             f"{len(self._workers)} environment workers"
         )
 
+    @property
+    def _quota(self) -> dict[str, int]:
+        """Groups of each task in the trainer's next batch."""
+        return self._mix.of_batch(self.trainer_version)
+
     # --- opening --------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """Sends waiting tickets, then opens what the bounds admit, the task furthest behind first."""
+        if not self._is_open or self._is_held or self.generation_version < 0:
+            return
+        if self._is_between_batches:
+            self._admission.begin_batch(self.generation_version)
         self._send_tickets()
         while not self._unsent:
-            admissible = [task for task in self.quota if self._admits(task)]
+            admissible = [task for task in self._place_of if self._admits(task)]
             if not admissible or not self._workers:
                 return
-            self._open(min(admissible, key=lambda task: self._claimed(task) / self.quota[task]))
+            self._open(min(admissible, key=lambda task: self._claimed(task) / self._config.tasks[task].weight))
             self._send_tickets()
 
     def _claimed(self, task: str) -> int:
         return self._consumed[task] + self.num_open(task) + self.buffer.count(task)
 
     def _admits(self, task: str) -> bool:
-        if self.generation_version < 0 or self.buffer.size_bytes >= self._config.rollout.buffer_mb << 20:
-            return False
-        batches = min(self.generation_version + 1 + self._alpha, self._config.run.steps)
-        return self._claimed(task) < batches * self.quota[task]
+        """Within the bound; above that of the buffer's bytes only what the next batch cannot do without."""
+        is_full = self.buffer.size_bytes >= self._config.rollout.buffer_mb << 20
+        needed = self._mix.until(self.trainer_version + 1)[task]
+        claimed = self._claimed(task)
+        return claimed < self._admission.until(self.generation_version)[task] and (claimed < needed or not is_full)
 
-    def _open(self, task: str) -> None:
-        section, index = self._config.tasks[task], self._next_index(task)
+    @property
+    def _claims(self) -> dict[str, int]:
+        return {task: self._claimed(task) for task in self._place_of}
+
+    @property
+    def _is_between_batches(self) -> bool:
+        """Nothing is being played, and nothing is to be opened for the batches that have begun."""
+        return not self._groups and self._admission.is_exhausted(self.generation_version, self._claims)
+
+    def _open(self, name: str) -> None:
+        task = self.tasks[name]
+        index, num_redundant = task.next_index(), task.num_redundant
         group = Group(
-            group_id=f"{task}-{index}-{self._attempt}.{self._num_opened}",
-            task=task,
+            group_id=task.cursor.group_id(name, index),
+            task=name,
             index=index,
-            seed=self._seed(task, index),
-            size=section.group_size,
+            seed=task.seed(index),
+            size=task.section.group_size,
             opened_version=self.generation_version,
+            opened_s=self._clock(),
         )
-        self._num_opened += 1
+        group.is_whole = group.has_witnesses or not (num_redundant or task.timeout_s or task.turn_timeout_s)
+        task.cursor.open(index, group.group_id)
         self._groups[group.group_id] = group
-        for place in range(section.group_size + section.redundancy):
+        self._orders.records.append(
+            GroupOpened(group.group_id, name, index, group.seed, group.opened_version),
+        )
+        for place in range(group.size + num_redundant):
             self._dispatch(group, place, tries=0)
-
-    def _next_index(self, task: str) -> int:
-        cursor, num_seeds = self._cursors[task], self._config.tasks[task].num_seeds
-        if num_seeds is not None and len(set(cursor.poisoned)) >= num_seeds:
-            raise TaskBrokenError(
-                f"task {task}: all of its {num_seeds} seeds are poisoned; see the ledger for the causes"
-            )
-        while True:
-            if cursor.again:
-                index = cursor.again.pop(0)
-            else:
-                index = cursor.next_index
-                cursor.next_index += 1
-            if self._seed(task, index) not in cursor.poisoned:
-                return index
-
-    def _seed(self, task: str, index: int) -> int:
-        return seed_at(self._config.run.seed, task, index, self._config.tasks[task].num_seeds)
 
     def _dispatch(self, group: Group, place: int, tries: int) -> None:
         trajectory_id = f"{group.group_id}.{group.num_dispatched}"
         group.num_dispatched += 1
-        group.running[trajectory_id] = Running(place=place, tries=tries, dispatched_version=self.generation_version)
+        version = max(self.generation_version, self._first_version)
+        group.running[trajectory_id] = Running(place=place, tries=tries, dispatched_version=version)
         self._by_trajectory[trajectory_id] = group
         self._ledger.dispatch(trajectory_id, group.task)
-        self._orders.records.append(Dispatched(trajectory_id, group.group_id, group.task, group.seed))
+        self._orders.records.append(Dispatched(trajectory_id, group.group_id, place, tries))
         self._unsent.append(trajectory_id)
 
     def _send_tickets(self) -> None:
-        while self._unsent and (worker := self._freest_worker()):
+        while self._unsent and (worker := self._workers.freest()):
             trajectory_id = self._unsent.popleft()
             group = self._by_trajectory.get(trajectory_id)
-            if group is None:
+            if group is None or trajectory_id not in group.running:
                 continue
-            group.running[trajectory_id].worker = worker
-            self._workers[worker].held.add(trajectory_id)
+            member, task, log = group.running[trajectory_id], self.tasks[group.task], self._logs.get(trajectory_id)
+            member.worker, member.sent_s = worker, self._clock() if log is None else None
+            self._workers.hold(worker, trajectory_id)
             ticket = Ticket(
                 trajectory_id=trajectory_id,
                 group_id=group.group_id,
                 task=group.task,
                 seed=group.seed,
-                admitted_version=group.running[trajectory_id].dispatched_version,
+                admitted_version=member.dispatched_version,
+                timeout_s=None if group.is_whole else task.timeout_s,
+                turn_timeout_s=None if group.is_whole else task.turn_timeout_s,
+                log=log,
             )
+            self._orders.records.append(Sent(trajectory_id, worker))
             self._orders.tickets.setdefault(worker, []).append(ticket)
 
-    def _freest_worker(self) -> str | None:
-        free = {member_id: slots.capacity - len(slots.held) for member_id, slots in self._workers.items()}
-        best = max(free, key=lambda member_id: free[member_id], default=None)
-        return best if best is not None and free[best] > 0 else None
+    def _hand_on(self, log: TurnLog) -> None:
+        """A running trajectory waits for a worker that goes on with it, before what is new."""
+        trajectory_id = log.trajectory_id
+        group = self._by_trajectory[trajectory_id]
+        group.is_continued = True
+        member = group.running[trajectory_id]
+        self._workers.release(member.worker, trajectory_id)
+        member.worker = None
+        if log.start_version is not None:
+            member.dispatched_version = log.start_version
+        self._logs[trajectory_id] = log
+        self._unsent.appendleft(trajectory_id)
 
     # --- ending ---------------------------------------------------------------------------------------
+
+    def _settle(self, trajectory: Trajectory) -> None:
+        """What becomes of a trajectory that came back."""
+        group = self._by_trajectory[trajectory.trajectory_id]
+        duration_s = self._lasted_s(group.running[trajectory.trajectory_id])
+        if duration_s is not None:
+            group.durations_s[trajectory.trajectory_id] = duration_s
+        self.tasks[group.task].returned(trajectory, duration_s, is_whole=group.is_whole)
+        if trajectory.failure:
+            self._fail(
+                trajectory.trajectory_id,
+                trajectory.failure,
+                detail=trajectory.failure_detail,
+                retryable=trajectory.retryable,
+            )
+        elif trajectory.truncated and self._config.tasks[group.task].drop_truncated:
+            self._fail(trajectory.trajectory_id, "cut by the context or the turn limit", outcome=Outcome.TRUNCATED)
+        else:
+            self._accept(group, trajectory)
 
     def _accept(self, group: Group, trajectory: Trajectory) -> None:
         self._release(group, trajectory.trajectory_id)
         group.finished.append(trajectory)
-        if trajectory.start_version < self.trainer_version - self._alpha:
-            self._give_up(group, Outcome.STALE, OVERTAKEN)
+        if trajectory.start_version < self._admission.oldest_allowed(self.trainer_version):
+            self._give_up(group, Outcome.STALE, _OVERTAKEN)
         elif group.is_complete:
             self._complete(group)
 
     def _complete(self, group: Group) -> None:
-        for trajectory_id in list(group.running):
+        task = self.tasks[group.task]
+        for trajectory_id, member in list(group.running.items()):
+            task.statistics.num_redundant += 1
+            if group.is_whole and member.worker is not None and self._is_open:
+                self._witnesses[trajectory_id] = member
             self._cut(group, trajectory_id, Outcome.REDUNDANT, "the group was complete")
-        self._given_up_in_a_row[group.task] = 0
         del self._groups[group.group_id]
         self.buffer.put(group)
+        task.completed(group)
 
     def _evict_stale(self) -> None:
-        oldest_allowed = self.trainer_version - self._alpha
+        oldest_allowed = self._admission.oldest_allowed(self.trainer_version)
         behind = [group for group in self._groups.values() if group.oldest_version < oldest_allowed]
         for group in (*self.buffer.evict(oldest_allowed), *behind):
-            self._give_up(group, Outcome.STALE, OVERTAKEN)
+            self._give_up(group, Outcome.STALE, _OVERTAKEN)
 
-    def _give_up(self, group: Group, outcome: Outcome, cause: str) -> None:
+    def _give_up(self, group: Group, outcome: Outcome, reason: Reason) -> None:
         """Ends a whole group; a stale one's seed is played again, a poisoned one's never."""
-        for trajectory_id in list(group.running):
-            self._cut(group, trajectory_id, outcome, cause)
+        task = self.tasks[group.task]
+        self._orders.records.append(GivenUp(group.group_id, outcome, reason))
+        for trajectory_id, member in list(group.running.items()):
+            lasted_s = self._lasted_s(member)
+            if outcome is Outcome.STALE and group.is_whole and lasted_s is not None:
+                task.overtaken(lasted_s)
+            self._cut(group, trajectory_id, outcome, reason.cause)
         for trajectory in group.finished:
-            self._end(trajectory.trajectory_id, outcome, cause)
+            self._end(trajectory.trajectory_id, outcome, reason.cause)
         self._groups.pop(group.group_id, None)
-        cursor = self._cursors[group.task]
-        if outcome is Outcome.STALE:
-            cursor.again.append(group.index)
-            return
-        if outcome is Outcome.POISONED:
-            cursor.poisoned.append(group.seed)
-        self._given_up_in_a_row[group.task] += 1
-        if self._given_up_in_a_row[group.task] >= _MAX_GIVEN_UP_IN_A_ROW:
-            raise TaskBrokenError(
-                f"task {group.task}: {_MAX_GIVEN_UP_IN_A_ROW} groups in a row were given up and none was completed; "
-                f"the last one's cause is {cause!r} ({self._last_detail[group.task]}); try the environment and the "
-                "reward by hand"
-            )
+        task.gave_up(group, outcome, reason)
 
     def _fail(
-        self, trajectory_id: str, cause: str, *, retryable: bool = True, outcome: Outcome = Outcome.FAILED
+        self,
+        trajectory_id: str,
+        cause: str,
+        *,
+        detail: str = "",
+        retryable: bool = True,
+        outcome: Outcome = Outcome.FAILED,
     ) -> None:
         """Ends one member and fills its place again, alone; a place that fails too often poisons the group."""
         group = self._by_trajectory[trajectory_id]
         member = self._release(group, trajectory_id)
         self._end(trajectory_id, outcome, cause)
-        tries = member.tries + (0 if cause == WORKER_LOST else 1)
+        tries = member.tries + (0 if cause in (WORKER_LOST, WORKER_LEFT) else 1)
         if retryable and tries <= self._config.rollout.max_refills:
             self._dispatch(group, member.place, tries)
         else:
-            self._give_up(group, Outcome.TRUNCATED if outcome is Outcome.TRUNCATED else Outcome.POISONED, cause)
+            ended = Outcome.TRUNCATED if outcome is Outcome.TRUNCATED else Outcome.POISONED
+            self._give_up(group, ended, Reason(cause=cause, detail=detail, num_failures=tries))
 
     def _cut(self, group: Group, trajectory_id: str, outcome: Outcome, cause: str) -> None:
-        """Ends a running member that is not wanted any more."""
+        """Ends a running member that is not wanted any more; a witness plays on."""
         member = self._release(group, trajectory_id)
-        if member.worker is not None:
+        if member.worker is not None and trajectory_id not in self._witnesses:
             self._orders.aborts.setdefault(member.worker, []).append(trajectory_id)
         self._end(trajectory_id, outcome, cause)
 
     def _release(self, group: Group, trajectory_id: str) -> Running:
-        """Takes a member off the running ones and frees its slot."""
+        """Takes a member off the running ones and frees its slot, which a witness keeps."""
         member = group.running.pop(trajectory_id)
-        if member.worker in self._workers:
-            self._workers[member.worker].held.discard(trajectory_id)
+        if trajectory_id not in self._witnesses:
+            self._workers.release(member.worker, trajectory_id)
+        self._logs.pop(trajectory_id, None)
         return member
+
+    def _witnessed(self, trajectory: Trajectory) -> None:
+        """Counts a witness that came back; others that have ended are ignored."""
+        member = self._witnesses.pop(trajectory.trajectory_id, None)
+        if member is None:
+            return
+        self._workers.release(member.worker, trajectory.trajectory_id)
+        task, duration_s = self.tasks[trajectory.task], self._lasted_s(member)
+        task.returned(trajectory, duration_s, is_whole=True)
+        if not trajectory.failure:
+            task.statistics.witnesses.add(trajectory, duration_s)
+        self._advance()
+
+    def _remove(self, worker: str) -> list[str]:
+        """Takes a worker off and forgets its witnesses; returns the members of groups that it played."""
+        return [one for one in self._workers.remove(worker) if self._witnesses.pop(one, None) is None]
+
+    def _lasted_s(self, member: Running) -> float | None:
+        return None if member.sent_s is None else self._clock() - member.sent_s
 
     def _end(self, trajectory_id: str, outcome: Outcome, cause: str = "") -> None:
         self._ledger.end(trajectory_id, outcome, cause)

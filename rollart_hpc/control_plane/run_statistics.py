@@ -26,6 +26,7 @@ class _TaskStatistics:
         self.num_trajectories = 0
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
+        self.tokens_by_hardware: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
 
     def as_summary(self) -> dict[str, Any]:
@@ -37,6 +38,7 @@ class _TaskStatistics:
             "reward_last": _mean(self.reward_by_step[-_WINDOW:]),
             "turns_mean": self.num_turns / trajectories,
             "prefix_cached_share": self.num_cached_tokens / max(1, self.num_prompt_tokens),
+            "tokens_by_hardware": dict(self.tokens_by_hardware),
             "seconds_per_trajectory": {phase: total / trajectories for phase, total in self.seconds.items()},
         }
 
@@ -86,6 +88,7 @@ class RunStatistics:
         task.num_turns += trajectory.num_turns
         task.num_prompt_tokens += trajectory.num_prompt_tokens
         task.num_cached_tokens += trajectory.num_cached_tokens
+        task.tokens_by_hardware.update(trajectory.tokens_by_hardware)
         task.seconds.update(trajectory.seconds)
 
     def trained(self, groups: list[Group], batch: FormedBatch, stats: TrainStats) -> dict[str, Any]:
@@ -105,6 +108,7 @@ class RunStatistics:
                 "reward": task.reward_by_step[-1],
                 "turns": _mean([float(trajectory.num_turns) for trajectory in members]),
                 "truncated": _mean([float(trajectory.truncated) for trajectory in members]),
+                "tokens_by_hardware": _tokens_by_hardware(members),
             }
         now = time.perf_counter()
         step_s, self._step_seconds = dict(self._step_seconds), defaultdict(float)
@@ -143,6 +147,13 @@ class RunStatistics:
                 "tokens": self._gap_count,
             },
         }
+
+
+def _tokens_by_hardware(members: list[Trajectory]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for trajectory in members:
+        total.update(trajectory.tokens_by_hardware)
+    return dict(total)
 
 
 def _mean(values: list[float]) -> float:

@@ -7,7 +7,7 @@ the number of groups is bounded by admission (`RolloutScheduler`), their bytes a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rollart_hpc.control_plane.group import Group
 
@@ -15,7 +15,9 @@ from rollart_hpc.control_plane.group import Group
 class SampleBuffer:
     """Complete groups by task."""
 
-    def __init__(self, tasks: Iterable[str]) -> None:
+    def __init__(self, tasks: Iterable[str], clock: Callable[[], float]) -> None:
+        """``clock`` gives seconds; it stamps the groups that enter."""
+        self._clock = clock
         self._groups: dict[str, deque[Group]] = {task: deque() for task in tasks}
         self.size_bytes = 0
 
@@ -27,6 +29,7 @@ class SampleBuffer:
         """
         if not group.is_complete:
             raise ValueError(f"{group.group_id} has {len(group.finished)} of {group.size} members")
+        group.completed_s = self._clock()
         self._groups[group.task].append(group)
         self.size_bytes += group.size_bytes
 
@@ -54,14 +57,18 @@ class SampleBuffer:
         return {task: count - self.count(task) for task, count in quota.items() if self.count(task) < count}
 
     def take(self, quota: Mapping[str, int]) -> list[Group]:
-        """Removes and returns one batch, the oldest groups of each task.
+        """Removes and returns one batch: of each task the groups that will be stale first, then those opened first.
 
         Raises:
             ValueError: it is not `ready`.
         """
         if not self.ready(quota):
             raise ValueError(f"no batch yet; missing {self.missing(quota)}")
-        batch = [group for task, count in quota.items() for group in list(self._groups[task])[:count]]
+        batch = [
+            group
+            for task, count in quota.items()
+            for group in sorted(self._groups[task], key=lambda group: (group.oldest_version, group.index))[:count]
+        ]
         for group in batch:
             self._remove(group)
         return batch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from array import array
+from functools import lru_cache
 
 _SEED_BITS = 31
 
@@ -18,6 +20,12 @@ def seed_at(run_seed: int, task: str, index: int, num_seeds: int | None) -> int:
         digest = hashlib.blake2b(f"{run_seed}/{task}/{index}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> (64 - _SEED_BITS)
     epoch, position = divmod(index, num_seeds)
-    order = list(range(num_seeds))
+    return _order(run_seed, task, epoch, num_seeds)[position]
+
+
+@lru_cache(maxsize=8)
+def _order(run_seed: int, task: str, epoch: int, num_seeds: int) -> array[int]:
+    """The seeds of one epoch; a data set may have millions of rows, and each group asks for its own."""
+    order = array("I", range(num_seeds))
     random.Random(f"{run_seed}/{task}/{epoch}").shuffle(order)
-    return order[position]
+    return order

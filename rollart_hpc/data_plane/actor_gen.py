@@ -18,9 +18,10 @@ import msgspec
 from rollart_hpc.bus import subjects
 from rollart_hpc.bus.mux import MuxServer
 from rollart_hpc.data_plane.declarations import register
+from rollart_hpc.data_plane.generation_model import OWN_INBOX, GenerationModel
 from rollart_hpc.data_plane.worker import Worker, WorkerContext
 from rollart_hpc.errors import RollartError, WeightsError
-from rollart_hpc.types import GenerateRequest, GenerateResult, Manifest, Role
+from rollart_hpc.types import GenerateRequest, GenerateResult, Manifest, Role, TagUsage
 from rollart_hpc.weights.catalog import ManifestCatalog
 from rollart_hpc.weights.puller import PulledWeights, WeightPuller
 from rollart_hpc.weights.store import WeightStore
@@ -38,9 +39,11 @@ class ActorGenCls(Worker):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
+        self.member = msgspec.structs.replace(self.member, capacity=context.config.generation.max_concurrent)
         self._mux: MuxServer[GenerateRequest, GenerateResult] = MuxServer(
             context.bus, context.member.member_id, GenerateRequest, self._receive
         )
+        self._model = GenerationModel(context.config, self._running_engine)
         self._engine: Engine | None = None
         self._failure: asyncio.Future[None] | None = None
         self._store: WeightStore | None = None
@@ -50,14 +53,12 @@ class ActorGenCls(Worker):
 
     async def setup(self) -> None:
         """Starts the engine and loads the newest published weights, if there are any."""
-        from rollart_hpc.data_plane.engine import create_engine
-
         self._failure = asyncio.get_running_loop().create_future()
-        self._engine = create_engine(self.context.config, seed=self._engine_seed())
+        self._engine = self.create_engine(seed=zlib.crc32(self._seed_name().encode()) >> 1)
         await self._engine.start(self._deliver, self._engine_failed)
-        if self.context.attempt.store is None:
+        self._store = await self.connect_store()
+        if self._store is None:
             return
-        self._store = await asyncio.to_thread(WeightStore.connect, self.context.attempt.store)
         self._puller = WeightPuller(self._store)
         bucket = await self.context.bus.bucket(subjects.WEIGHTS_BUCKET)
         self._catalog = ManifestCatalog(self.context.bus.js, bucket)
@@ -67,6 +68,12 @@ class ActorGenCls(Worker):
             await self.suspend()
             await self.load(newest.version)
             await self.resume()
+
+    def create_engine(self, *, seed: int) -> Engine:
+        """The engine of this worker, not started yet; ``seed`` is its own, or two engines would sample the same."""
+        from rollart_hpc.data_plane.engine import create_engine
+
+        return create_engine(self.context.config, seed=seed)
 
     async def run(self) -> None:
         """Serves until cancelled.
@@ -84,7 +91,17 @@ class ActorGenCls(Worker):
             await self._engine.close()
         if self._puller is not None and self._store is not None:
             self._puller.close()
-            self._store.close()
+            await asyncio.to_thread(self._store.close)
+
+    @property
+    def model(self) -> GenerationModel:
+        """What methods of a subclass generate with."""
+        return self._model
+
+    @property
+    def num_busy(self) -> int:
+        """Requests that the engine has not answered."""
+        return 0 if self._engine is None else self._engine.num_running
 
     # --- weight synchronisation: called by the controller, in this order -------------------------------
 
@@ -120,6 +137,11 @@ class ActorGenCls(Worker):
         """Logprobs of a short sequence's tokens 1.. under the loaded weights."""
         return await self._running_engine().probe(token_ids)
 
+    @register()
+    async def usage(self) -> dict[str, TagUsage]:
+        """What its engine did by tag since this process began."""
+        return dict(self._running_engine().usage())
+
     # --- requests ------------------------------------------------------------------------------------
 
     def _receive(self, inbox: str, requests: list[GenerateRequest], aborts: list[int]) -> None:
@@ -131,7 +153,10 @@ class ActorGenCls(Worker):
 
     def _deliver(self, answers: Sequence[Answer]) -> None:
         for inbox, result in answers:
-            self._mux.answer(inbox, result)
+            if inbox == OWN_INBOX:
+                self._model.deliver(result)
+            else:
+                self._mux.answer(inbox, result)
 
     def _engine_failed(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
@@ -146,7 +171,5 @@ class ActorGenCls(Worker):
             raise RuntimeError("the engine is not set up")
         return self._engine
 
-    def _engine_seed(self) -> int:
-        """A seed of this worker's own: two engines must not sample the same."""
-        name = f"{self.context.config.run.seed}/{self.context.member.member_id}/{self.context.attempt.number}"
-        return zlib.crc32(name.encode()) >> 1
+    def _seed_name(self) -> str:
+        return f"{self.context.config.run.seed}/{self.context.member.member_id}/{self.context.attempt.number}"

@@ -27,14 +27,17 @@ from rollart_hpc.data_plane.declarations import (
     declared,
     declared_methods,
 )
-from rollart_hpc.data_plane.routing import choose
-from rollart_hpc.data_plane.worker import Worker, result_type
+from rollart_hpc.data_plane.method_types import result_type
+from rollart_hpc.data_plane.routing import PrefixAffinity, Route, WorkerLoad
+from rollart_hpc.data_plane.worker import Worker
 from rollart_hpc.errors import NotReachableError, WorkerDeclarationError
 
 W = TypeVar("W", bound=Worker)
 P = ParamSpec("P")
 R = TypeVar("R")
 DEFAULT_DEADLINE_S = 600.0
+_PEERS_S = 10.0
+"""What the others of a call have when it has failed on one: they may wait for it in a collective."""
 
 
 class Cluster(Generic[W]):
@@ -78,7 +81,7 @@ class Cluster(Generic[W]):
 
         Raises:
             NotReachableError: no worker is there, or one did not answer.
-            RemoteError: the method raised on a worker; all others have ended by then.
+            RemoteError: the method raised on a worker; the others had some seconds to end, too.
             WorkerDeclarationError: the method is not declared, or the arguments do not fit it or its mode.
         """
         declaration, values = _declaration_of(method), _positional(method, args, kwargs)
@@ -89,11 +92,7 @@ class Cluster(Generic[W]):
         calls = [
             self._send(member.member_id, method, encoded) for member, encoded in zip(members, arguments, strict=True)
         ]
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return results  # pyright: ignore[reportReturnType]
+        return await _all_or_first_failure(calls)
 
     async def call_one(
         self,
@@ -120,8 +119,9 @@ class Cluster(Generic[W]):
         if isinstance(declaration, HardwareMapped):
             position = list(inspect.signature(method).parameters).index(TAG_PARAMETER) - 1
             hardware = declaration.hardware_for(values[position])
-        busy = {member_id: len(calls) for member_id, calls in self._in_flight.items()}
-        chosen = choose(members, hardware, None, busy)
+        loads = {member_id: WorkerLoad(len(calls), len(calls)) for member_id, calls in self._in_flight.items()}
+        able = [member for member in members if not member.leaving]
+        chosen = PrefixAffinity().choose(Route(hardware=hardware), able, loads)
         return [chosen] if chosen is not None else []
 
     async def _send(self, member_id: str, method: Callable[..., Awaitable[R]], arguments: bytes) -> R:
@@ -143,6 +143,21 @@ class Cluster(Generic[W]):
         if before is not None and (after is None or after.incarnation != before.incarnation):
             for sending in self._in_flight[before.member_id]:
                 sending.cancel()
+
+
+async def _all_or_first_failure(calls: Sequence[Coroutine[Any, Any, R]]) -> list[R]:
+    """The results in order. After a failure the others are not waited for as long as a collective would."""
+    sending = [asyncio.ensure_future(one) for one in calls]
+    try:
+        await asyncio.wait(sending, return_when=asyncio.FIRST_EXCEPTION)
+        await asyncio.wait(sending, timeout=_PEERS_S)
+        for one in sending:
+            if one.done() and (error := one.exception()) is not None:
+                raise error
+        return [one.result() for one in sending]
+    finally:
+        for one in sending:
+            one.cancel()
 
 
 def _declaration_of(method: Callable[..., Any]) -> Declaration:

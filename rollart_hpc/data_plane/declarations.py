@@ -1,7 +1,7 @@
 """The three decorators of a Worker class (paper section 5.2, Listing 1).
 
-Each attaches one frozen record to the method and changes nothing else: callers keep the method's type.
-`check_declarations` runs when the class is created, so a misuse never waits for a call.
+Each attaches one frozen record to the method and changes nothing else: callers keep the method's type. What is wrong
+is said when the class is created (`rollart_hpc.data_plane.declaration_checks`), so a misuse never waits for a call.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 from rollart_hpc.errors import WorkerDeclarationError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _ATTRIBUTE = "__rollart_declaration__"
+_OVERRIDDEN = "__rollart_overridden__"
 DEFAULT_TAG = "default"
 TAG_PARAMETER = "tag_name"
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Mode(StrEnum):
@@ -87,7 +88,9 @@ def hw_mapping(hw_affinity: Mapping[str, str]) -> Callable[[F], F]:
             "it names the hardware of every other tag"
         )
     if not all(isinstance(name, str) and name for pair in hw_affinity.items() for name in pair):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise WorkerDeclarationError(f"hw_mapping(hw_affinity={dict(hw_affinity)!r}): expected names for names")
+        raise WorkerDeclarationError(
+            f"hw_mapping(hw_affinity={dict(hw_affinity)!r}): expected tags and hardware classes, as text"
+        )
     return _attach(HardwareMapped(dict(hw_affinity)))
 
 
@@ -95,10 +98,13 @@ def register_serverless(attribute: str, serverless_url: str) -> Callable[[F], F]
     """Declares a method that reaches a serverless function through ``self.<attribute>``.
 
     Raises:
-        WorkerDeclarationError: the attribute is no identifier or the URL has no scheme.
+        WorkerDeclarationError: the attribute is no public identifier or the URL has no scheme.
     """
-    if not attribute.isidentifier() or keyword.iskeyword(attribute):
-        raise WorkerDeclarationError(f"register_serverless(attribute={attribute!r}): expected an attribute's name")
+    name = str(attribute)
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise WorkerDeclarationError(
+            f"register_serverless(attribute={attribute!r}): expected an attribute's name, without a leading underscore"
+        )
     if "://" not in str(serverless_url):
         raise WorkerDeclarationError(
             f"register_serverless(serverless_url={serverless_url!r}): expected a URL such as https://host/path"
@@ -108,12 +114,32 @@ def register_serverless(attribute: str, serverless_url: str) -> Callable[[F], F]
 
 def _attach(declaration: Declaration) -> Callable[[F], F]:
     def decorate(method: F) -> F:
+        if not isinstance(cast(object, method), FunctionType):
+            raise WorkerDeclarationError(
+                f"{getattr(method, '__qualname__', method)!s}: a declaration stands directly above the `def` of a "
+                f"method, got {type(method).__name__}"
+            )
         if declared(method) is not None:
             raise WorkerDeclarationError(f"{method.__qualname__}: has two declarations; a method takes one")
-        setattr(method, _ATTRIBUTE, declaration)
+        attach(method, declaration)
         return method
 
     return decorate
+
+
+def attach(method: object, declaration: Declaration) -> None:
+    """Makes a declaration that of a method."""
+    setattr(method, _ATTRIBUTE, declaration)
+
+
+def note_override(method: object, base: object) -> None:
+    """Remembers which declared method a declared one overrides."""
+    setattr(method, _OVERRIDDEN, base)
+
+
+def overridden(method: object) -> object | None:
+    """The declared method that a method overrides, if it does."""
+    return getattr(method, _OVERRIDDEN, None)
 
 
 def declared(method: object) -> Declaration | None:
@@ -125,30 +151,3 @@ def declared_methods(worker_class: type) -> dict[str, Declaration]:
     """Every declared method of a class, inherited ones included, by name."""
     members = inspect.getmembers_static(worker_class)
     return {name: declaration for name, member in members if (declaration := declared(member)) is not None}
-
-
-def check_declarations(worker_class: type) -> None:
-    """Checks what only the whole class can tell.
-
-    Raises:
-        WorkerDeclarationError: a mapped method takes no tag, a split method takes no argument, a registered one
-            has parameters that no call can give, or a declared name would hide one of Cluster.
-    """
-    for name, declaration in declared_methods(worker_class).items():
-        where = f"{worker_class.__name__}.{name}"
-        parameters = inspect.signature(getattr(worker_class, name)).parameters
-        if isinstance(declaration, HardwareMapped) and TAG_PARAMETER not in parameters:
-            raise WorkerDeclarationError(f"{where}: hw_mapping needs a parameter named {TAG_PARAMETER!r}")
-        if isinstance(declaration, Registered) and declaration.mode is Mode.SPLIT_DP and len(parameters) < 2:
-            raise WorkerDeclarationError(f"{where}: split_dp needs a first argument to split")
-        if isinstance(declaration, Registered):
-            for parameter in parameters.values():
-                if parameter.kind not in _POSITIONAL:
-                    raise WorkerDeclarationError(
-                        f"{where}: {parameter.name!r} cannot be given; arguments travel by position"
-                    )
-        if name in RESERVED_NAMES or name.startswith("_"):
-            raise WorkerDeclarationError(f"{where}: {name!r} is a name of Cluster itself; call the method otherwise")
-
-
-RESERVED_NAMES = frozenset({"call", "call_one", "members", "worker_class"})

@@ -16,10 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from rollart_hpc.config.schema import RunConfig
-from rollart_hpc.types import GenerateRequest, GenerateResult
+from rollart_hpc.types import GenerateRequest, GenerateResult, TagUsage
 
 if TYPE_CHECKING:
     import torch
@@ -30,20 +28,6 @@ Deliver = Callable[[Sequence[Answer]], None]
 """Takes the answers of one engine step; called on the event loop, must not block."""
 OnFailure = Callable[[BaseException], None]
 """Told once, on the event loop, that the engine is lost: its process has to end."""
-
-
-class TagUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the finished requests of one tag took so far; what the profiler goes by."""
-
-    num_requests: int = 0
-    num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0
-    """Prompt tokens that came from the prefix cache."""
-    num_new_tokens: int = 0
-    prefill_s: float = 0.0
-    """From ADD to the first token, queueing included."""
-    decode_s: float = 0.0
-    """From the first token to the last."""
 
 
 class Engine(Protocol):

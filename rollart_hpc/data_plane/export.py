@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from rollart_hpc.bus.server import free_port
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.errors import ConfigError
+from rollart_hpc.ports import free_port
 
 _DEADLINE_S = 60.0
 _WEIGHTS = "model.safetensors"

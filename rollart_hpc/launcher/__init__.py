@@ -1,1 +1,1 @@
-"""The leader on one machine, and what a run leaves on disk."""
+"""From a config to a running attempt, here or as a Slurm job: submission, leader, run directory, status."""

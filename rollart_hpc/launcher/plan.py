@@ -26,6 +26,11 @@ class WorkerPlan:
     role: Role
     hardware: str
     rank: int
+    pool: str
+    index: int
+    """Number within its role in its pool."""
+    guest: bool = False
+    """It joins a running run, and may leave it again."""
 
     @property
     def is_replaceable(self) -> bool:
@@ -40,7 +45,9 @@ class WorkerPlan:
             f"--attempt={attempt_file}",
             f"--member-id={self.member_id}",
             f"--hardware={self.hardware}",
+            f"--pool={self.pool}",
             f"--rank={self.rank}",
+            *(["--guest"] if self.guest else []),
         )
 
 
@@ -54,8 +61,17 @@ def plan_workers(config: RunConfig) -> list[WorkerPlan]:
     plans: list[WorkerPlan] = []
     for role in Role:
         number = 0
-        for pool in config.pools.values():
-            for _ in range(getattr(pool, str(role))):
-                plans.append(WorkerPlan(member_id=f"{role}-{number}", role=role, hardware=pool.hardware, rank=number))
+        for name, pool in config.pools.items():
+            for index in range(getattr(pool, str(role))):
+                plans.append(
+                    WorkerPlan(
+                        member_id=f"{role}-{number}",
+                        role=role,
+                        hardware=pool.hardware,
+                        rank=number,
+                        pool=name,
+                        index=index,
+                    )
+                )
                 number += 1
     return plans

@@ -15,33 +15,66 @@ import psutil
 from rollart_hpc.config.resolve import resolve
 from rollart_hpc.config.schema import ModelSection, RunConfig
 from rollart_hpc.control_plane.chat import ChatFormat
+from rollart_hpc.control_plane.checkpoint import find_newest
+from rollart_hpc.control_plane.model_identity import check_identity, identify_model
+from rollart_hpc.control_plane.node_preparation import require_isolation
 from rollart_hpc.data_plane.backends.megatron.architecture import check_layout, read_architecture
 from rollart_hpc.data_plane.environment_host import EnvironmentSpec, try_environment
-from rollart_hpc.errors import ConfigError, EnvironmentFault
+from rollart_hpc.errors import ConfigError, EnvironmentFault, NoSandboxError
+from rollart_hpc.interfaces import EnvironmentProperties
+from rollart_hpc.launcher.affinity_faults import affinity_faults
+from rollart_hpc.launcher.reward_faults import reward_faults, secret_faults
 from rollart_hpc.launcher.services import store_size_mb
+from rollart_hpc.launcher.worker_faults import worker_faults
+from rollart_hpc.types import Role
 
 _TOKENIZER_FILES = ("tokenizer.json",)
 _MIN_FREE_BYTES = 256 << 20
 
 
-def check_run(config: RunConfig, *, resuming: bool = False) -> list[str]:
+def check_run(config: RunConfig, *, resuming: bool = False, leads_here: bool = True) -> list[str]:
     """Checks everything about a run that can be known before it starts; returns what is odd but allowed.
+
+    Args:
+        config: the run.
+        resuming: its directory exists.
+        leads_here: its services will run on this machine.
 
     Raises:
         ConfigError: lists every fault, one a line, each with what to change.
     """
-    observations, environment_faults = asyncio.run(_try_environments(config))
+    observations, environment_faults = asyncio.run(_try_environments(config, sandboxes_open_here=leads_here))
     faults = [
         *_model_faults(config.model),
         *environment_faults,
         *_task_faults(config),
-        *_directory_faults(config.run.path(), resuming),
+        *reward_faults(config),
+        *affinity_faults(config),
+        *worker_faults(config),
+        *_directory_faults(config.run.path(), resuming, go_on="resume" if leads_here else "submit"),
     ]
     if not faults:
-        faults = [*_layout_faults(config), *_memory_faults(config), *_prompt_faults(config, observations)]
+        faults = [*_layout_faults(config), *_prompt_faults(config, observations), *_identity_faults(config)]
+        faults += _memory_faults(config) if leads_here else []
     if faults:
         raise ConfigError("\n".join(faults))
     return list(_oddities(config))
+
+
+async def check_guest(config: RunConfig, role: Role) -> None:
+    """Checks what a worker that joins a running run needs on its machine: the model's files and the user's code.
+
+    Raises:
+        ConfigError: every fault, in one line.
+    """
+    faults = list(worker_faults(config))
+    faults += _task_faults(config) if role is Role.REWARD else _model_faults(config.model)
+    if role in {Role.ENVIRONMENT, Role.REWARD}:
+        faults += secret_faults(config)
+    if role is Role.ENVIRONMENT:
+        faults += (await _try_environments(config))[1]
+    if faults:
+        raise ConfigError("; ".join(line.strip() for fault in faults for line in fault.splitlines()))
 
 
 def _oddities(config: RunConfig) -> Iterator[str]:
@@ -52,17 +85,24 @@ def _oddities(config: RunConfig) -> Iterator[str]:
         )
 
 
-async def _try_environments(config: RunConfig) -> tuple[dict[str, str], list[str]]:
+async def _try_environments(config: RunConfig, *, sandboxes_open_here: bool = True) -> tuple[dict[str, str], list[str]]:
     """First observations of the light environments by task, and the faults of all; user code runs in a child."""
     observations: dict[str, str] = {}
     faults: list[str] = []
+    properties: dict[str, EnvironmentProperties] = {}
     for name, task in config.tasks.items():
         try:
-            state = await try_environment(EnvironmentSpec.of_task(task))
+            tried = await try_environment(EnvironmentSpec.of_task(task))
         except (ConfigError, EnvironmentFault) as error:
             faults.append(f"tasks.{name}.environment = {task.environment!r}: {error}")
         else:
-            observations |= {name: state.observation} if state is not None else {}
+            properties[name] = tried.properties
+            observations |= {name: tried.first.observation} if tried.first is not None else {}
+    if sandboxes_open_here:
+        try:
+            await require_isolation(properties, config.node_settings())
+        except NoSandboxError as error:
+            faults.append(str(error))
     return observations, faults
 
 
@@ -129,28 +169,27 @@ def _task_faults(config: RunConfig) -> Iterator[str]:
             continue
         if not inspect.iscoroutinefunction(reward):
             yield f"{where}: expected an async function (`async def score(episode)`), got {reward!r:.80}"
-        if task.reward_url is not None and not task.reward_url.startswith(("http://", "https://")):
-            yield f"tasks.{name}.reward_url = {task.reward_url!r}: expected http:// or https://"
     if config.generation.engine == "echo":
         yield "generation.engine = 'echo': answers without a model, for benchmarks only; set it to 'vllm'"
-    tags = {config.tag_of(name) for name in config.tasks}
-    hardware = {pool.hardware for pool in config.pools.values() if pool.actor_gen}
-    for tag, wanted in config.affinity.items():
-        if wanted not in hardware:
-            yield (
-                f"affinity.{tag} = {wanted!r}: no pool with generation workers has this hardware; "
-                f"expected one of {sorted(hardware)}"
-            )
-        if tag != "default" and tag not in tags:
-            yield f"affinity.{tag}: no task has this tag; tags are {sorted(tags)} and 'default'"
 
 
-def _directory_faults(directory: Path, resuming: bool) -> Iterator[str]:
+def _identity_faults(config: RunConfig) -> Iterator[str]:
+    """Why the run's checkpoints are not of the model that its config names."""
+    newest = find_newest(config.run.path())
+    if newest is None:
+        return
+    try:
+        check_identity(newest.state.model, identify_model(config.model.path))
+    except ConfigError as error:
+        yield str(error)
+
+
+def _directory_faults(directory: Path, resuming: bool, go_on: str) -> Iterator[str]:
     if resuming:
         return
     if directory.exists():
         yield (
-            f"run.directory {str(directory)!r} exists already; resume it with `rollart-hpc resume {directory}`, or "
+            f"run.directory {str(directory)!r} exists already; go on with it by `rollart-hpc {go_on} {directory}`, or "
             "choose another with --set run.directory=PATH"
         )
         return

@@ -71,8 +71,13 @@ class ProgressView:
         tasks = "  ".join(f"{name} {values[-1]:.2f}" for name, values in self._success.items())
         return (
             f"step {record['step']}/{self._steps}  success: {tasks}  {record['trajectories_per_s']:.0f} trajectories/s "
-            f"staleness {record['staleness_max']}"
+            f"staleness {record['staleness_max']}{self._advice()}"
         )
+
+    def _advice(self) -> str:
+        """Of the profiler, where it gives some."""
+        advice = self._record.get("affinity", {}).get("advice")
+        return f"  advice: {advice}" if advice else ""
 
     def _render(self) -> RenderableType:
         table = Table("task", "success", "by step", box=None)
@@ -82,4 +87,6 @@ class ProgressView:
             return Group(self._bar, "starting the workers")
         trajectories = self._record["trajectories"]
         books = "  ".join(f"{outcome} {count}" for outcome, count in trajectories.items() if count)
-        return Group(self._bar, table, books, f"{self._record['trajectories_per_s']:.0f} trajectories/s")
+        return Group(
+            self._bar, table, books, f"{self._record['trajectories_per_s']:.0f} trajectories/s{self._advice()}"
+        )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +25,57 @@ _BATCH_BYTES_PER_TOKEN = 20
 _MAX_BATCH_BYTES = 4 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The running services."""
+    """The running services; made by `run_services`."""
 
-    nats: NatsServer
-    master: MooncakeMaster
-    owner: MemoryOwner
+    def __init__(
+        self,
+        nats: NatsServer,
+        master: MooncakeMaster,
+        owner: MemoryOwner,
+        start_owner: Callable[[], Awaitable[MemoryOwner]],
+    ) -> None:
+        self.nats, self.master, self.owner = nats, master, owner
+        self._start_owner = start_owner
 
     @property
     def processes(self) -> list[ManagedProcess]:
-        """What has to stay alive."""
+        """Those of now."""
         return [self.nats.process, self.master.process, self.owner.process]
+
+    async def bus_ended(self) -> tuple[ManagedProcess, int]:
+        """Waits for the end of nats-server; the process and its exit code."""
+        return self.nats.process, await self.nats.process.wait()
+
+    async def store_ended(self) -> tuple[ManagedProcess, int]:
+        """Waits for the end of either process of the weight store; that process and its exit code."""
+        waits = {asyncio.ensure_future(one.wait()): one for one in (self.master.process, self.owner.process)}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        first = next(iter(done))
+        return waits[first], first.result()
+
+    async def restart_store(self) -> None:
+        """Starts the weight store again where it was, empty.
+
+        Raises:
+            WeightsError: it was not ready in time.
+        """
+        await self.owner.process.end(0.0)
+        await self.master.restart()
+        self.owner = await self._start_owner()
+
+    async def stop_owner(self) -> None:
+        """Ends the memory owner of now."""
+        await self.owner.stop()
 
 
 @asynccontextmanager
-async def run_services(config: RunConfig, logs: Path) -> AsyncGenerator[Services]:
-    """Starts the services and ends them with the block, in reverse order.
+async def run_services(config: RunConfig, logs: Path, host: str) -> AsyncGenerator[Services]:
+    """Starts the services, listening on ``host``, and ends them with the block, in reverse order.
 
     Raises:
         BusError: the bus did not start.
@@ -49,13 +83,17 @@ async def run_services(config: RunConfig, logs: Path) -> AsyncGenerator[Services
         ConfigError: a library is missing or the memory does not suffice.
     """
     async with AsyncExitStack() as stack:
-        nats = await NatsServer.start(log=logs / "nats-server.log")
+        nats = await NatsServer.start(log=logs / "nats-server.log", host=host)
         stack.push_async_callback(nats.stop)
-        master = await MooncakeMaster.start(log_dir=logs)
+        master = await MooncakeMaster.start(log_dir=logs, host=host)
         stack.push_async_callback(master.stop)
-        owner = await MemoryOwner.start(master.endpoint, log_dir=logs, size_mb=store_size_mb(config))
-        stack.push_async_callback(owner.stop)
-        yield Services(nats=nats, master=master, owner=owner)
+
+        async def start_owner() -> MemoryOwner:
+            return await MemoryOwner.start(master.endpoint, log_dir=logs, size_mb=store_size_mb(config), host=host)
+
+        services = Services(nats, master, await start_owner(), start_owner)
+        stack.push_async_callback(services.stop_owner)
+        yield services
 
 
 def store_size_mb(config: RunConfig) -> int:
@@ -69,8 +107,7 @@ def store_size_mb(config: RunConfig) -> int:
 
 def _batch_bytes(config: RunConfig) -> int:
     """Room for batches that are too large for the bus: at most two, of the longest sequences."""
-    tasks, quota = config.tasks, config.groups_per_task()
-    sequences = sum(count * tasks[name].group_size for name, count in quota.items())
+    sequences = config.rollout.groups_per_step * max(task.group_size for task in config.tasks.values())
     largest = sequences * config.model.max_context * _BATCH_BYTES_PER_TOKEN
     return min(2 * largest, _MAX_BATCH_BYTES) if largest > MAX_PAYLOAD_BYTES else 0
 

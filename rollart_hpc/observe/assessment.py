@@ -10,29 +10,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from rollart_hpc.errors import ConfigError
-from rollart_hpc.observe.metrics import number
+from rollart_hpc.observe.metrics import number, read_summary
 
 _MAX_PROBE_GAP = 1e-3
 _MAX_LOGPROB_GAP = 1e-4
 """Mean difference between sampler and trainer on tokens of the same version, float32."""
 
 
-def read_summary(run_directory: Path) -> dict[str, Any]:
+def require_summary(run_directory: Path) -> dict[str, Any]:
     """The summary of a run.
 
     Raises:
         ConfigError: there is none, or the file is something else.
     """
-    path = run_directory / "summary.json"
-    if not path.is_file():
+    summary = read_summary(run_directory)
+    if not summary:
         raise ConfigError(f"{run_directory}: has no summary.json; it is written when an attempt ends")
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: not the summary of a run: {error}") from error
+    return summary
 
 
 def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float]) -> list[str]:
@@ -47,7 +42,7 @@ def assess_summary(summary: Mapping[str, Any], least_success: Mapping[str, float
     dispatched = books.pop("dispatched")
     if dispatched != sum(books.values()):
         faults.append(f"the ledger does not balance: {dispatched} dispatched, {sum(books.values())} accounted for")
-    if summary["max_staleness_trained"] > summary["alpha"]:
+    if summary["max_staleness_trained"] > summary["alpha"] and summary["schedule"]["stale"] == "abort":
         faults.append(
             f"a trajectory of staleness {summary['max_staleness_trained']} was trained, alpha is {summary['alpha']}"
         )

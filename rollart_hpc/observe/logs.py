@@ -7,11 +7,12 @@ import sys
 
 
 def log_to_stderr(process: str) -> None:
-    """Sends everything from INFO on to stderr."""
+    """Sends everything from INFO on to stderr, but for what says each request."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
         format=f"%(asctime)s {process} %(levelname)s %(name)s: %(message)s",
         force=True,
     )
-    logging.getLogger("nats").setLevel(logging.WARNING)
+    for name in ("nats", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -6,7 +6,11 @@ JSON has no NaN: it is written as null, and `number` reads it back.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
+import os
+import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,44 +18,82 @@ from typing import Any
 
 import msgspec
 
+from rollart_hpc.errors import ConfigError
+from rollart_hpc.observe.growing_file import GrowingFile, free_space
+
+_log = logging.getLogger(__name__)
 _METRICS = "metrics.jsonl"
 
 
 class MetricsWriter:
-    """Appends one record per step to ``metrics.jsonl`` and its numbers to TensorBoard."""
+    """Appends one record per step to ``metrics.jsonl`` and its numbers to TensorBoard; a full disk costs nothing else.
+
+    Both files have what was written before a kill. TensorBoard's readers drop what an earlier file has of the steps
+    from the one on that a later file starts with.
+    """
 
     def __init__(self, run_directory: Path, *, after_step: int) -> None:
         """Opens both for the steps after ``after_step``; later ones of an earlier attempt are taken back."""
         from tensorboard.compat.proto import event_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        run_directory.mkdir(parents=True, exist_ok=True)
-        path = run_directory / _METRICS
-        kept = [record for record in read_metrics(run_directory) if record["step"] <= after_step]
-        temporary = run_directory / ".metrics.jsonl"
-        temporary.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in kept))
-        temporary.replace(path)
-        self._file = path.open("ab")
-        self._events: Any = EventFileWriter(str(run_directory / "tensorboard"))
         event: Any = event_pb2
+        path = run_directory / _METRICS
+        self._file = GrowingFile(path)
+        if path.exists():
+            self._file.write(_take_back(path, after_step))
+        # Readers take the files of a directory in the order of their names.
+        events = run_directory / "tensorboard" / f"events.out.tfevents.{time.time_ns()}.{platform.node()}.{os.getpid()}"
+        self._events_file = GrowingFile(events)
+        self._events: Any = RecordWriter(self._events_file)
+        self._add_event(event.Event(wall_time=time.time(), file_version="brain.Event:2"))
         session = event.SessionLog(status=event.SessionLog.START)
-        self._events.add_event(event.Event(wall_time=time.time(), step=after_step + 1, session_log=session))
+        self._add_event(event.Event(wall_time=time.time(), step=after_step + 1, session_log=session))
 
     def write(self, step: int, record: Mapping[str, Any]) -> None:
-        """Writes one step's record; nested mappings become TensorBoard names with slashes."""
+        """Writes one step's record and the time; nested mappings become TensorBoard names with slashes."""
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
         event: Any = event_pb2
         summary: Any = summary_pb2
-        self._file.write(msgspec.json.encode({"step": step, **record}) + b"\n")
-        self._file.flush()
+        self._file.write(msgspec.json.encode({"step": step, "at": time.time(), **record}) + b"\n")
         values = [summary.Summary.Value(tag=tag, simple_value=value) for tag, value in flatten(record).items()]
-        self._events.add_event(event.Event(wall_time=time.time(), step=step, summary=summary.Summary(value=values)))
+        self._add_event(event.Event(wall_time=time.time(), step=step, summary=summary.Summary(value=values)))
 
     def close(self) -> None:
-        """Flushes and closes both."""
+        """Closes both."""
         self._file.close()
-        self._events.close()
+        self._events_file.close()
+
+    def _add_event(self, event: Any) -> None:
+        self._events.write(event.SerializeToString())
+
+
+def _take_back(path: Path, after_step: int) -> bytes:
+    """Cuts off the records of later steps and a torn end, which needs no room on the disk.
+
+    Returns:
+        What has to be written before the next record: the end of the line where it was cut off just before that.
+    """
+    kept, last = 0, b"\n"
+    with path.open("rb+") as file:
+        for line in file:
+            record = _decode(line)
+            if record is None and not line.endswith(b"\n"):
+                break
+            if record is not None and record["step"] > after_step:
+                break
+            kept, last = kept + len(line), line
+        file.truncate(kept)
+    return b"" if last.endswith(b"\n") else b"\n"
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return record if isinstance(record.get("step"), int) else None
 
 
 def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -72,11 +114,9 @@ def read_metrics(run_directory: Path) -> list[dict[str, Any]]:
     records: dict[int, dict[str, Any]] = {}
     if path.exists():
         for line in path.read_bytes().splitlines():
-            try:
-                record = msgspec.json.decode(line, type=dict[str, Any])
-            except msgspec.DecodeError:
-                continue
-            records[record["step"]] = record
+            record = _decode(line)
+            if record is not None:
+                records[record["step"]] = record
     return [records[step] for step in sorted(records)]
 
 
@@ -86,7 +126,31 @@ def number(value: float | None) -> float:
 
 
 def write_summary(run_directory: Path, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json in one move."""
+    """Writes summary.json in one move; a disk that does not take it leaves the one before, and is told in the log."""
     temporary = run_directory / ".summary.json"
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(summary)))
-    temporary.replace(run_directory / "summary.json")
+    encoded = msgspec.json.format(msgspec.json.encode(summary))
+    try:
+        temporary.write_bytes(encoded)
+        temporary.replace(run_directory / "summary.json")
+    except OSError as error:
+        _log.warning(
+            "%s CANNOT BE WRITTEN: %s; %s; it is as it was before",
+            run_directory / "summary.json", error.strerror, free_space(run_directory),
+        )  # fmt: skip
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def read_summary(run_directory: Path) -> dict[str, Any]:
+    """summary.json; empty when there is none yet.
+
+    Raises:
+        ConfigError: the file is something else.
+    """
+    path = run_directory / "summary.json"
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: not the summary of a run: {error}") from error

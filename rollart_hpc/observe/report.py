@@ -5,28 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rollart_hpc.observe.metrics import number, read_metrics
+from rollart_hpc.observe.metrics import number, read_metrics, read_summary
 from rollart_hpc.observe.sparkline import sparkline
 
 
 def print_report(console: Console, run_directory: Path) -> None:
     """Prints success before and after, trajectories by outcome, versions, throughput and where the time went."""
-    path = run_directory / "summary.json"
-    if not path.exists():
+    summary = read_summary(run_directory)
+    if not summary:
         return
-    summary = msgspec.json.decode(path.read_bytes())
     records = read_metrics(run_directory)
     for table in (_tasks(summary, records), _books(summary), _versions(summary), _seconds(summary)):
         console.print()
         console.print(table)
+    if advice := summary["affinity"]["advice"]:
+        console.print(f"\nadvice: {advice}", highlight=False, markup=False)
 
 
 def _tasks(summary: dict[str, Any], records: list[dict[str, Any]]) -> Table:
     table = Table("task", "success first", "last", "by step", "turns", "prefix cached", box=None)
+    classes = {hardware for task in summary["tasks"].values() for hardware in task["tokens_by_hardware"]}
+    if len(classes) > 1:
+        table.add_column("tokens generated on")
     for name, task in summary["tasks"].items():
         curve = [number(record["tasks"][name]["success"]) for record in records if name in record["tasks"]]
         table.add_row(
@@ -36,8 +39,15 @@ def _tasks(summary: dict[str, Any], records: list[dict[str, Any]]) -> Table:
             sparkline(curve),
             f"{task['turns_mean']:.1f}",
             f"{task['prefix_cached_share']:.0%}",
+            *([_shares(task["tokens_by_hardware"])] if len(classes) > 1 else []),
         )
     return table
+
+
+def _shares(tokens: dict[str, int]) -> str:
+    total = max(1, sum(tokens.values()))
+    most_first = sorted(tokens.items(), key=lambda item: -item[1])
+    return ", ".join(f"{hardware} {count / total:.1%}" for hardware, count in most_first)
 
 
 def _books(summary: dict[str, Any]) -> Table:
@@ -52,7 +62,8 @@ def _versions(summary: dict[str, Any]) -> Table:
         str(summary["steps"]),
         str(summary["published_version"]),
         str(summary["confirmed_version"]),
-        f"{summary['max_staleness_trained']} of {summary['alpha']}",
+        str(summary["max_staleness_trained"])
+        + (f" of {summary['alpha']}" if summary["schedule"]["stale"] == "abort" else ", not bounded"),
         f"{summary['tokens_per_s']:.0f}",
         f"{number(summary['logprob_gap']['mean']):.1e}",
     )

@@ -1,166 +1,255 @@
-"""The reward client: a serverless URL first, the local path as its fallback (paper section 6.1).
+"""The reward client: a serverless endpoint first, the local path as its fallback (paper section 6.1).
 
 Invariants:
 
-- A reward is a pure function, so a call may be repeated; all attempts of one call carry one idempotency key.
-- What may pass by itself is tried again: no connection, 408, 425, 429, 5xx. Every other failure, a function
-  error among them (status 200 with ``X-Fc-Error-Type``), goes to the local path at once.
-- The serverless path takes at most ``deadline_s``; the local path has its own deadlines.
+- One call gives one score or raises; whatever is under way elsewhere has no say any more.
+- An endpoint that is dead, hangs or answers nothing of use delays a reward for no more than ``fallback_after_s``: a
+  call that has waited so long, while nobody got a result in the second half of that time, trips the circuit, and all
+  calls that wait for the endpoint take the local path at once. An endpoint that gives others their results is only
+  slow; a call has the whole deadline there.
+- While the circuit is open no call waits for the endpoint: each takes the local path at once. From time to time one
+  is sent to the endpoint as well, as a probe; only whether it has a result counts, and closes the circuit again.
+- The idempotency key of a call is made of trajectory and episode: the same for a repeat by another process.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-import uuid
+import hashlib
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Self
 
-import aiohttp
 import msgspec
 
+from rollart_hpc.bus import codec
+from rollart_hpc.config.serverless import ServerlessSection
+from rollart_hpc.errors import RewardFault
+from rollart_hpc.rewards.attempt import AttemptError
+from rollart_hpc.rewards.checked_score import checked_score
 from rollart_hpc.rewards.circuit import CircuitBreaker
+from rollart_hpc.rewards.http_function import HttpFunction
+from rollart_hpc.rewards.payload import PayloadError, PayloadWriter, Played, Shape
 from rollart_hpc.types import Episode, Score
 
 LocalPath = Callable[[str, Episode], Awaitable[Score]]
+_log = logging.getLogger(__name__)
+LEFT_ALONE = "left alone"
+SILENT = "no result for anybody"
+_OPEN_S = 1.0
+_MAX_OPEN_S = 30.0
+_OF_THE_EPISODE = frozenset({"payload too large", "no payload"})
+"""Causes that say nothing about the endpoint."""
 
-_RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)})
-_FUNCTION_ERROR_HEADER = "X-Fc-Error-Type"
-_BACKOFF_S = 0.1
-_MAX_BACKOFF_S = 5.0
 
+class _Endpoint:
+    """One endpoint as all tasks that use it see it."""
 
-class _AttemptError(Exception):
-    """One attempt failed."""
+    def __init__(self, section: ServerlessSection, *, breaker_failures: int, breaker_open_s: float) -> None:
+        self.function = HttpFunction(section)
+        self.circuit = CircuitBreaker(
+            failures=breaker_failures, open_s=breaker_open_s, max_open_s=max(breaker_open_s, _MAX_OPEN_S)
+        )
+        self.result_at = 0.0
+        """When it last gave a result, in the time of the event loop."""
+        self._opening: asyncio.Future[str] | None = None
 
-    def __init__(self, text: str, *, is_retryable: bool, retry_after_s: float = 0.0) -> None:
-        super().__init__(text)
-        self.is_retryable = is_retryable
-        self.retry_after_s = retry_after_s
+    def result(self) -> None:
+        """Takes note of one."""
+        self.result_at = asyncio.get_running_loop().time()
+        self.circuit.record(success=True)
+
+    def failed(self) -> None:
+        """Takes note of a call without a result."""
+        was_closed = self.circuit.is_closed
+        self.circuit.record(success=False)
+        if was_closed and not self.circuit.is_closed:
+            self._wake(LEFT_ALONE)
+
+    def is_silent(self) -> None:
+        """Nobody got a result for too long."""
+        if self.circuit.is_closed:
+            self.circuit.trip()
+            self._wake(SILENT)
+
+    def opening(self) -> asyncio.Future[str]:
+        """Has the cause when the circuit opens the next time."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_future()
+        return self._opening
+
+    def _wake(self, cause: str) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.set_result(cause)
 
 
 class RewardClient:
     """Scores episodes; ``async with`` opens and closes its connections.
 
     Args:
-        urls: endpoint by task; tasks without one go to the local path.
+        endpoints: by task; tasks without one go to the local path.
         local: the fallback, called with task and episode.
-        headers: sent with every request, for example a bearer token.
+        shapes: what each task's endpoint gets; text where a task has none.
+        payloads: makes the bodies; needed for references alone.
         deadline_s: of the whole serverless path of one call, pauses included.
-        attempt_timeout_s: of one request.
-        breaker_failures: failed calls in a row after which a task's URL is left alone.
-        breaker_open_s: for how long.
+        breaker_failures: failed calls in a row after which an endpoint is left alone.
+        breaker_open_s: until it is first probed; each probe in vain doubles that, up to 30 s.
+
+    Raises (the constructor):
+        ConfigError: an environment variable with a secret is not set.
     """
 
     def __init__(
         self,
-        urls: Mapping[str, str | None],
+        endpoints: Mapping[str, ServerlessSection],
         local: LocalPath,
         *,
-        headers: Mapping[str, str] | None = None,
+        payloads: PayloadWriter,
+        shapes: Mapping[str, Shape] | None = None,
         deadline_s: float = 20.0,
-        attempt_timeout_s: float = 10.0,
         breaker_failures: int = 5,
-        breaker_open_s: float = 30.0,
+        breaker_open_s: float = _OPEN_S,
     ) -> None:
         self.paths_taken: Counter[str] = Counter()
-        """Calls by how they ended: ``serverless``, ``local``, ``fallback``."""
+        """Calls by how they went: ``serverless``, ``local``, ``fallback``."""
+        self.causes: Counter[str] = Counter()
+        """Of the fallbacks."""
         self.last_failure = ""
         """Why the serverless path failed last, for people."""
-        self._urls = {task: url for task, url in urls.items() if url}
         self._local = local
-        self._headers = dict(headers or {})
+        self._payloads = payloads
+        self._shapes: dict[str, Shape] = dict(shapes or {})
         self._deadline_s = deadline_s
-        self._attempt_timeout_s = attempt_timeout_s
-        self._breakers = {task: CircuitBreaker(failures=breaker_failures, open_s=breaker_open_s) for task in self._urls}
-        self._http: aiohttp.ClientSession | None = None
+        made: dict[ServerlessSection, _Endpoint] = {}
+        self._endpoints: dict[str, _Endpoint] = {}
+        for task, section in endpoints.items():
+            if section not in made:
+                made[section] = _Endpoint(section, breaker_failures=breaker_failures, breaker_open_s=breaker_open_s)
+            self._endpoints[task] = made[section]
+        self._probes: set[asyncio.Task[None]] = set()
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Opens the connection pool."""
-        self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+        """Opens the connection pools."""
+        for function in self.functions:
+            await self._open.enter_async_context(function)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Closes the connections."""
-        if self._http is not None:
-            await self._http.close()
+        """Ends the probes and closes the connections."""
+        for probe in self._probes:
+            probe.cancel()
+        if self._probes:
+            await asyncio.wait(self._probes)
+        await self._open.aclose()
 
-    async def score(self, task: str, episode: Episode) -> Score:
-        """The reward of one finished episode.
+    @property
+    def functions(self) -> set[HttpFunction]:
+        """Those behind the endpoints, with their counts."""
+        return {endpoint.function for endpoint in self._endpoints.values()}
+
+    async def score(self, episode: Episode, played: Played | None = None) -> Score:
+        """The reward of one finished episode; one that fell back has the cause among its metrics, in the journal too.
 
         Raises:
             RewardFault: the local path gives none either.
         """
-        url = self._urls.get(task)
-        if url is None:
+        task = episode.task
+        endpoint = self._endpoints.get(task)
+        if endpoint is None:
             self.paths_taken["local"] += 1
             return await self._local(task, episode)
-        breaker = self._breakers[task]
-        if breaker.admits():
-            try:
-                score = await self._score_remotely(url, episode)
-            except _AttemptError as failure:
-                breaker.record(success=False)
-                self.last_failure = f"{url}: {failure}"
-            else:
-                breaker.record(success=True)
-                self.paths_taken["serverless"] += 1
-                return score
-        self.paths_taken["fallback"] += 1
-        return await self._local(task, episode)
-
-    async def _score_remotely(self, url: str, episode: Episode) -> Score:
-        body = msgspec.json.encode(episode)
-        key = uuid.uuid4().hex
-        end = time.monotonic() + self._deadline_s
-        attempt = 0
-        while True:
-            try:
-                return await self._attempt(url, body, key, end - time.monotonic())
-            except _AttemptError as failure:
-                ceiling_s = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**attempt)
-                pause_s = max(failure.retry_after_s, random.uniform(0, ceiling_s))
-                if not failure.is_retryable or time.monotonic() + pause_s >= end:
-                    raise
-            attempt += 1
-            await asyncio.sleep(pause_s)
-
-    async def _attempt(self, url: str, body: bytes, key: str, remaining_s: float) -> Score:
-        if self._http is None:
-            raise RuntimeError("the reward client is not open; use `async with`")
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        timeout = aiohttp.ClientTimeout(total=max(0.001, min(self._attempt_timeout_s, remaining_s)))
         try:
-            async with self._http.post(url, data=body, headers=headers, timeout=timeout) as response:
-                answer = await response.read()
-        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
-            raise _AttemptError(f"{type(error).__name__} {error}", is_retryable=True) from error
-        except aiohttp.ClientError as error:
-            raise _AttemptError(f"{type(error).__name__} {error}", is_retryable=False) from error
-        if response.status != 200:
-            raise _AttemptError(
-                f"status {response.status}: {answer[:200]!r}",
-                is_retryable=response.status in _RETRYABLE_STATUSES,
-                retry_after_s=_seconds(response.headers.get("Retry-After")),
-            )
-        if _FUNCTION_ERROR_HEADER in response.headers:
-            kind = response.headers[_FUNCTION_ERROR_HEADER]
-            raise _AttemptError(f"the function failed with {kind}: {answer[:200]!r}", is_retryable=False)
-        return _read_score(answer)
+            score = await self._score_remotely(endpoint, episode, played)
+        except AttemptError as failure:
+            self._note(endpoint, task, failure)
+            self.paths_taken["fallback"] += 1
+            score = await self._local(task, episode)
+            metrics = score.metrics | {f"fallback_{failure.cause.replace(' ', '_')}": 1.0}
+            return msgspec.structs.replace(score, metrics=metrics)
+        self.paths_taken["serverless"] += 1
+        return score
+
+    async def _score_remotely(self, endpoint: _Endpoint, episode: Episode, played: Played | None) -> Score:
+        if not endpoint.circuit.is_closed:
+            if endpoint.circuit.admits():
+                probe = asyncio.create_task(self._probe(endpoint, episode, played))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
+            raise AttemptError(LEFT_ALONE, f"the circuit is open; before: {self.last_failure or 'nothing'}")
+        call = asyncio.create_task(self._call(endpoint, episode, played))
+        try:
+            await self._wait_for_life(endpoint, call)
+            return await call
+        finally:
+            call.cancel()
+            await asyncio.wait({call})
+
+    async def _wait_for_life(self, endpoint: _Endpoint, call: asyncio.Task[Score]) -> None:
+        """Returns when the call is over.
+
+        Raises:
+            AttemptError: it is not worth waiting for any more.
+        """
+        loop, opening = asyncio.get_running_loop(), endpoint.opening()
+        begin, patience_s = loop.time(), endpoint.function.endpoint.fallback_after_s
+        while (left_s := max(begin + patience_s, endpoint.result_at + patience_s / 2) - loop.time()) > 0:
+            await asyncio.wait((call, opening), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return
+            if opening.done():
+                raise AttemptError(opening.result(), "the circuit opened meanwhile")
+        endpoint.is_silent()
+        raise AttemptError(SILENT, f"within {patience_s:g} s")
+
+    async def _call(self, endpoint: _Endpoint, episode: Episode, played: Played | None) -> Score:
+        key = call_key(episode, played)
+        shape = self._shapes.get(episode.task, "text")
+        try:
+            async with self._payloads.body(shape, key, episode, played) as body:
+                score = await endpoint.function.call(body, key=key, read=_read_score, timeout_s=self._deadline_s)
+        except PayloadError as error:
+            raise AttemptError("no payload", str(error)) from error
+        except AttemptError as failure:
+            if failure.cause not in _OF_THE_EPISODE:
+                endpoint.failed()
+            raise
+        endpoint.result()
+        return score
+
+    async def _probe(self, endpoint: _Endpoint, episode: Episode, played: Played | None) -> None:
+        try:
+            await self._call(endpoint, episode, played)
+        except AttemptError as failure:
+            self.last_failure = f"{endpoint.function.endpoint.url}: {failure}"
+        else:
+            _log.warning("%s gives results again", endpoint.function.endpoint.url)
+
+    def _note(self, endpoint: _Endpoint, task: str, failure: AttemptError) -> None:
+        self.causes[failure.cause] += 1
+        if failure.cause == LEFT_ALONE:
+            return  # what opened the circuit is told
+        self.last_failure = f"{endpoint.function.endpoint.url}: {failure}"
+        count = self.causes[failure.cause]
+        if count & (count - 1) == 0:  # 1, 2, 4, ...: the first ones are read, and thousands do not fill a disk
+            _log.warning(
+                "the reward of %s falls back to the local pool: %s: %s (%d such calls; %s)",
+                task, endpoint.function.endpoint.url, failure, count, dict(self.paths_taken),
+            )  # fmt: skip
+
+
+def call_key(episode: Episode, played: Played | None) -> str:
+    """The idempotency key: the same for the same episode of the same trajectory, whoever asks."""
+    digest = hashlib.blake2b(played.trajectory_id.encode() if played else b"", digest_size=16)
+    digest.update(b"\0" + codec.encode(episode))
+    return digest.hexdigest()
 
 
 def _read_score(answer: bytes) -> Score:
     try:
-        # JSON has no NaN, and a number beyond a float's range is refused here too.
-        return msgspec.json.decode(answer, type=Score)
-    except msgspec.MsgspecError as error:
-        raise _AttemptError(f"answer {answer[:200]!r} is no score: {error}", is_retryable=False) from error
-
-
-def _seconds(retry_after: str | None) -> float:
-    try:
-        return max(0.0, float(retry_after or 0))
-    except ValueError:
-        return 0.0
+        return checked_score(msgspec.json.decode(answer, type=Score))
+    except RewardFault as fault:
+        raise ValueError(str(fault)) from fault

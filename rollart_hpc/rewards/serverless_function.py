@@ -1,42 +1,75 @@
-"""What `register_serverless` puts into a worker's attribute: a serverless function as an async callable."""
+"""What `register_serverless` puts into a worker's attribute: a serverless function as a callable.
+
+A call gives a `Promise`: async methods await it, plain ones `get` it. It follows the same rules as a reward's
+(`HttpFunction`), but for the circuit: there is no other path, so that each call has its whole time.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
-import aiohttp
 import msgspec
 
-from rollart_hpc.errors import RewardFault
+from rollart_hpc.config.serverless import HTTP, ServerlessSection, no_trigger, url_fault
+from rollart_hpc.errors import ConfigError, RewardFault
+from rollart_hpc.rewards.attempt import AttemptError
+from rollart_hpc.rewards.http_function import HttpFunction
 
-_FUNCTION_ERROR = "X-Fc-Error-Type"
+T = TypeVar("T")
+
+
+class Promise(Generic[T]):
+    """A call that is made when its answer is first waited for, and then once; one that nobody waits for is not made."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._make = make
+        self._made: asyncio.Task[T] | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if self._made is None:
+            self._made = asyncio.ensure_future(self._make())
+        return self._made.__await__()
 
 
 class ServerlessFunction:
-    """Calls one HTTP endpoint: JSON of the argument in, JSON of the result out."""
+    """Calls one HTTP endpoint: JSON of the argument in, JSON of the result out.
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        self.url = url
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+    Args:
+        declared: the URL of the declaration.
+        url: where and how that is served, of the config's ``[serverless]``; the declared one where it has none.
+        timeout_s: of one call, all its tries together.
+    """
 
-    async def __call__(self, argument: Any) -> Any:
-        """The function's result.
+    def __init__(self, declared: str, *, url: ServerlessSection | str | None = None, timeout_s: float) -> None:
+        self._declared, self._endpoint, self._timeout_s = declared, url or declared, timeout_s
 
-        Raises:
-            RewardFault: the endpoint did not answer in time, failed, or answered no JSON.
+    def __call__(self, argument: Any) -> Promise[Any]:
+        """The function's result, to be awaited or given to `get`.
+
+        Waiting for it raises:
+            RewardFault: the URL is none of HTTP, or the endpoint did not answer in time, failed, or answered no JSON.
         """
-        body, headers = msgspec.json.encode(argument), {"Content-Type": "application/json"}
+        return Promise(lambda: self._post(argument))
+
+    async def _post(self, argument: Any) -> Any:
+        endpoint = self._endpoint
+        if isinstance(endpoint, str):
+            if not endpoint.startswith(HTTP):
+                raise RewardFault("unreachable", no_trigger(self._declared))
+            if fault := url_fault(endpoint):
+                raise RewardFault("unreachable", f"{endpoint}: {fault}")
+            endpoint = ServerlessSection(url=endpoint)
+        body = msgspec.json.encode(argument)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=self._timeout) as session,
-                session.post(self.url, data=body, headers=headers) as response,
-            ):
-                answer = await response.read()
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise RewardFault("unreachable", f"{self.url}: {error!r}") from error
-        if response.status != 200 or _FUNCTION_ERROR in response.headers:
-            raise RewardFault("failed", f"{self.url}: status {response.status}: {answer[:200]!r}")
-        try:
-            return msgspec.json.decode(answer)
-        except msgspec.DecodeError as error:
-            raise RewardFault("bad_value", f"{self.url}: {error}: {answer[:200]!r}") from error
+            async with HttpFunction(endpoint) as function:
+                return await function.call(
+                    body, key=uuid.uuid4().hex, read=msgspec.json.decode, timeout_s=self._timeout_s
+                )
+        except ConfigError as error:
+            raise RewardFault("unreachable", str(error)) from error
+        except AttemptError as failure:
+            cause = failure.cause if failure.cause in {"unreachable", "bad_value"} else "failed"
+            raise RewardFault(cause, f"{endpoint.url}: {failure}") from failure

@@ -121,5 +121,5 @@ class Evaluator:
 
 def _seated(task: TaskRecipe, *, seed: int) -> _Player:
     environment: Environment = resolve(task.environment)()
-    observation, info = environment.reset(seed=seed)
+    observation, info = environment.reset(seed=seed, task={})
     return _Player(environment, seed, observation, dict(info))

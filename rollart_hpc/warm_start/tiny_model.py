@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import torch
+from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3Config
 
 from rollart_hpc.errors import ConfigError
@@ -23,7 +24,14 @@ from rollart_hpc.types import Score
 from rollart_hpc.warm_start.evaluation import Evaluator
 from rollart_hpc.warm_start.model import TinyQwen3
 from rollart_hpc.warm_start.recipe import TASKS, ModelShape
-from rollart_hpc.warm_start.tokenizer import END, PAD, VOCABULARY, build_tokenizer, save_tokenizer
+from rollart_hpc.warm_start.tokenizer import (
+    END,
+    PAD,
+    VOCABULARY,
+    build_byte_tokenizer,
+    build_tokenizer,
+    save_tokenizer,
+)
 from rollart_hpc.warm_start.training import Progress, train
 
 REPORT_FILE = "warm_start.json"
@@ -74,23 +82,56 @@ def make_tiny_model(
     Raises:
         ConfigError: the directory exists or a task is unknown.
     """
-    if directory.exists():
-        raise ConfigError(f"{directory} exists; give a directory that does not, or remove it")
     unknown = sorted(set(tasks) - set(TASKS))
     if unknown or not tasks:
         raise ConfigError(f"tasks are {list(tasks)}; expected one or more of {list(TASKS)}")
+    with _whole(directory) as unfinished:
+        report = _make(unfinished, seed, steps, tasks, eval_episodes, progress)
+        (unfinished / REPORT_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n")
+    return report
+
+
+def make_text_model(directory: Path, *, seed: int, max_positions: int = 16384) -> int:
+    """Makes a tiny Qwen3 of random weights that reads and writes any text, a token a byte.
+
+    It plays nothing; it is there to try every other part of a run with an environment whose texts the tiny model's
+    words do not cover.
+
+    Args:
+        directory: where it goes; must not exist.
+        seed: of the weights.
+        max_positions: the longest context.
+
+    Returns:
+        The number of its parameters.
+
+    Raises:
+        ConfigError: the directory exists.
+    """
+    shape, tokenizer = ModelShape(max_positions=max_positions), build_byte_tokenizer()
+    with _whole(directory) as unfinished:
+        generator = torch.Generator().manual_seed(seed)
+        model = TinyQwen3(shape, vocabulary_size=tokenizer.get_vocab_size(), generator=generator)
+        model.save(unfinished)
+        save_model_files(unfinished, shape, tokenizer)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@contextmanager
+def _whole(directory: Path) -> Generator[Path]:
+    """A directory to write into, which then appears under its name; one thread works meanwhile."""
+    if directory.exists():
+        raise ConfigError(f"{directory} exists; give a directory that does not, or remove it")
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         with _one_thread():
-            report = _make(unfinished, seed, steps, tasks, eval_episodes, progress)
-        (unfinished / REPORT_FILE).write_text(json.dumps(asdict(report), indent=2) + "\n")
+            yield unfinished
         unfinished.chmod(0o755)
         unfinished.rename(directory)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    return report
 
 
 def _make(
@@ -110,8 +151,7 @@ def _make(
     }
     evaluated = time.monotonic()
     model.save(directory)
-    save_tokenizer(directory, max_length=shape.max_positions)
-    _save_configs(directory, shape)
+    save_model_files(directory, shape)
     return WarmStartReport(
         seed=seed,
         num_steps=steps,
@@ -131,11 +171,14 @@ def _summary(scores: Sequence[Score]) -> TaskReport:
     )
 
 
-def _save_configs(directory: Path, shape: ModelShape) -> None:
-    end, pad = VOCABULARY.index(END), VOCABULARY.index(PAD)
+def save_model_files(directory: Path, shape: ModelShape, tokenizer: Tokenizer | None = None) -> None:
+    """Writes what a model's directory has beside its weights: the configs and the tokenizer."""
+    tokenizer = tokenizer or build_tokenizer()
+    save_tokenizer(directory, max_length=shape.max_positions, tokenizer=tokenizer)
+    end, pad = tokenizer.token_to_id(END), tokenizer.token_to_id(PAD)
     config = Qwen3Config(
         architectures=["Qwen3ForCausalLM"],
-        vocab_size=len(VOCABULARY),
+        vocab_size=tokenizer.get_vocab_size(),
         hidden_size=shape.hidden_size,
         intermediate_size=shape.intermediate_size,
         num_hidden_layers=shape.num_layers,

@@ -1,7 +1,7 @@
-"""The tiny model's tokenizer: 47 words and characters, in the files that transformers and tokenizers read.
+"""The tiny models' tokenizers, in the files that transformers and tokenizers read.
 
-Invariants: text of known words and characters is encoded without loss, so that decoding joins the pieces to
-the same text again; anything else is refused by the tokenizer instead of being dropped.
+Invariants: one of 47 words and characters encodes text of these without loss, so that decoding joins the pieces to the
+same text again, and refuses anything else instead of dropping it; one of bytes encodes any text, a token a byte.
 """
 
 from __future__ import annotations
@@ -39,18 +39,30 @@ def build_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def save_tokenizer(directory: Path, *, max_length: int) -> None:
-    """Writes tokenizer.json, tokenizer_config.json and the chat template."""
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=build_tokenizer(),
+def build_byte_tokenizer() -> Tokenizer:
+    """One token for each byte of UTF-8, then the markers of the chat."""
+    alphabet = {character: index for index, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    pieces: Any = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pieces
+    decoder: Any = decoders.ByteLevel()
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in (PAD, START, END)])
+    return tokenizer
+
+
+def save_tokenizer(directory: Path, *, max_length: int, tokenizer: Tokenizer | None = None) -> None:
+    """Writes tokenizer.json, tokenizer_config.json and the chat template; of the words when none is given."""
+    files = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer or build_tokenizer(),
         eos_token=END,
         pad_token=PAD,
         model_max_length=max_length,
         clean_up_tokenization_spaces=False,
         padding_side="left",
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.save_pretrained(directory)
+    files.chat_template = CHAT_TEMPLATE
+    files.save_pretrained(directory)
 
 
 def framed(observation: str) -> str:

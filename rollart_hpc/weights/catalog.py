@@ -110,7 +110,8 @@ class ManifestCatalog:
         try:
             await self._kv.update(_LATEST, encode(publication), last=revision)
         except KeyWrongLastSequenceError:
-            return False
+            # The bus may have been lost before it acknowledged this very move.
+            return await self.latest_publication() == publication
         return True
 
     async def _check_newer(self, publication: Publication) -> int:

@@ -5,7 +5,8 @@ Owns the rank's staging memory, reused from version to version. Two ways:
 - `WeightPublisher.publish` streams: two buckets of host memory; while one bucket is put the next is copied and
   checksummed. The weights must not change until it returns.
 - `WeightPublisher.snapshot` then `WeightPublisher.upload`: only the copy is exposed, the trainer goes on while the
-  upload runs in another thread. Costs host memory of the size of this rank's weights.
+  upload runs in another thread. Costs host memory of the size of this rank's weights. The copy stays until the next
+  one: a store that lost the version gets it again from there.
 
 Invariants: keys are ``w/<run>/<version>.<attempt>/<rank>/b<index>``, written once. When a call raises, the buckets
 that it had put are removed and nothing refers to them: a version exists by its manifest alone.
@@ -17,7 +18,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ class _Snapshot:
 
     version: int
     buckets: list[_Staged]
+    was_tried: threading.Event = field(default_factory=threading.Event)
+    """An upload was begun: what is in the store of it is its own."""
 
 
 class WeightPublisher:
@@ -91,7 +94,7 @@ class WeightPublisher:
             self._snapshot = _Snapshot(version, [self._stage(index, placed) for index, placed in enumerate(grouped)])
 
     def upload(self) -> tuple[Bucket, ...]:
-        """Puts the snapshot, typically from a background thread.
+        """Puts the snapshot, typically from a background thread; again, what is not in the store any more.
 
         Returns:
             The buckets for the manifest; all are in the store.
@@ -103,13 +106,13 @@ class WeightPublisher:
             snapshot = self._snapshot
             if snapshot is None:
                 raise WeightsError("nothing to upload; take a snapshot first")
-            with _Upload(self._store, self._prefix(snapshot.version)) as upload:
+            keeps = snapshot.was_tried.is_set()
+            snapshot.was_tried.set()
+            with _Upload(self._store, self._prefix(snapshot.version), keeps=keeps) as upload:
                 for staged in snapshot.buckets:
                     upload.wait(in_flight=1)
                     upload.add(staged)
-                buckets = upload.finish()
-            self._snapshot = None
-            return buckets
+                return upload.finish()
 
     def close(self) -> None:
         """Gives the staging memory back."""
@@ -153,9 +156,11 @@ class _Exclusive:
 class _Upload:
     """Puts buckets in a thread of its own; undoes them all when its block raises."""
 
-    def __init__(self, store: WeightStore, prefix: str) -> None:
+    def __init__(self, store: WeightStore, prefix: str, *, keeps: bool = False) -> None:
+        """``keeps``: a key that is there already is of an earlier upload of the same bytes."""
         self._store = store
         self._prefix = prefix
+        self._keeps = keeps
         self._buckets: list[Bucket] = []
         self._keys: list[str] = []
         self._puts: list[Future[None]] = []
@@ -169,8 +174,12 @@ class _Upload:
         """Checksums the bucket and hands it to the thread."""
         key = f"{self._prefix}/b{len(self._buckets)}"
         self._keys.append(key)
-        self._puts.append(self._thread.submit(self._store.put, [key], [staged.buffer]))
+        self._puts.append(self._thread.submit(self._put, key, staged.buffer))
         self._buckets.append(Bucket(key, staged.buffer.nbytes, checksum(staged.buffer), staged.slots))
+
+    def _put(self, key: str, buffer: Buffer) -> None:
+        if not self._keeps or not self._store.exists([key])[0]:
+            self._store.put([key], [buffer])
 
     def wait(self, *, in_flight: int) -> None:
         """Waits until at most so many puts run; raises what they raised."""

@@ -1,9 +1,12 @@
 """The two services of the weight store: mooncake_master (index) and mooncake_client (memory owner).
 
 Invariants: the bytes belong to the owner process, so a trainer that dies loses nothing; the index belongs to
-the master, so a master that restarts loses everything and the attempt publishes again. Both are children of
-the process that starts them (see `rollart_hpc.processes`). Only the master's ports are bound to ``host``:
-Mooncake opens transfer ports of the owner and of every client on all interfaces and has no authentication,
+the master, so a master that restarts loses everything and the attempt publishes again. A new owner under an old
+master would not do either: for some ten seconds the master sends a part of all puts to the dead one. So whichever
+dies, both are started again, the master on its port: its clients' next call fails, the one after it finds it.
+
+Both are children of the process that starts them (see `rollart_hpc.processes`). Only the master's ports are bound to
+``host``: Mooncake opens transfer ports of the owner and of every client on all interfaces and has no authentication,
 so a store belongs on a private network.
 """
 
@@ -12,20 +15,21 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
-from rollart_hpc.bus.server import free_port
 from rollart_hpc.errors import ConfigError, WeightsError
+from rollart_hpc.ports import free_port
 from rollart_hpc.processes import ManagedProcess
 from rollart_hpc.weights.store import StoreEndpoint, check_master
 
 _READY_DEADLINE_S = 20.0
 _PORT_ATTEMPTS = 3
+_PORT_AGAIN_S = 0.5
+_LDD_DEADLINE_S = 20.0
 _PACKAGES: Mapping[str, str] = {
     "libibverbs.so.1": "libibverbs1",
     "librdmacm.so.1": "librdmacm1",
@@ -58,12 +62,24 @@ def missing_libraries() -> tuple[str, ...]:
 
     Raises:
         ConfigError: no Mooncake wheel is installed.
+        WeightsError: ``ldd`` did not end within 20 s.
     """
     folder, missing = mooncake_folder(), dict[str, None]()
     for name in ("mooncake_master", "mooncake_client", "store.so"):
-        result = subprocess.run(["ldd", str(folder / name)], capture_output=True, text=True, timeout=20, check=False)
-        missing.update(dict.fromkeys(parse_missing(result.stdout)))
+        missing.update(dict.fromkeys(parse_missing(_ldd(folder / name))))
     return tuple(missing)
+
+
+def _ldd(file: Path) -> str:
+    try:
+        return subprocess.run(
+            ["ldd", str(file)], capture_output=True, text=True, timeout=_LDD_DEADLINE_S, check=False
+        ).stdout
+    except subprocess.TimeoutExpired:
+        raise WeightsError(
+            f"ldd {file} did not end within {_LDD_DEADLINE_S:g} s: the file system of this environment does not answer "
+            "or is very slow; try again, or install the environment on another one"
+        ) from None
 
 
 def check_libraries() -> None:
@@ -71,6 +87,7 @@ def check_libraries() -> None:
 
     Raises:
         ConfigError: libraries or the wheel are missing; the text names the Debian packages.
+        WeightsError: they could not be looked for in time.
     """
     if missing := missing_libraries():
         raise ConfigError(missing_text(missing))
@@ -85,9 +102,10 @@ def missing_text(missing: tuple[str, ...]) -> str:
 class MooncakeMaster:
     """A running mooncake_master: the index of one attempt's weight store."""
 
-    def __init__(self, process: ManagedProcess, endpoint: StoreEndpoint) -> None:
+    def __init__(self, process: ManagedProcess, endpoint: StoreEndpoint, arguments: list[str], log_dir: Path) -> None:
         self.process = process
         self.endpoint = endpoint
+        self._arguments, self._log_dir = arguments, log_dir
 
     @classmethod
     async def start(cls, *, log_dir: Path, host: str = "127.0.0.1", lease_s: float = 4.0) -> MooncakeMaster:
@@ -117,8 +135,23 @@ class MooncakeMaster:
             process = await _start("mooncake_master", arguments, log_dir, port, last == _PORT_ATTEMPTS)
             if process is not None:
                 metrics = f"http://{host}:{metrics_port}/metrics"
-                return cls(process, StoreEndpoint(master=f"{host}:{port}", metrics_url=metrics))
+                return cls(process, StoreEndpoint(master=f"{host}:{port}", metrics_url=metrics), arguments, log_dir)
         raise AssertionError("the last attempt either starts or raises")
+
+    async def restart(self) -> None:
+        """Starts it again on its ports, empty; one that still runs is killed.
+
+        Raises:
+            WeightsError: it ended or was not ready within 20 s; the text has the end of its log.
+        """
+        await self.process.end(0.0)
+        port = int(self.endpoint.master.rpartition(":")[2])
+        for last in range(1, _PORT_ATTEMPTS + 1):
+            process = await _start("mooncake_master", self._arguments, self._log_dir, port, last == _PORT_ATTEMPTS)
+            if process is not None:
+                self.process = process
+                return
+            await asyncio.sleep(_PORT_AGAIN_S)
 
     async def stop(self) -> None:
         """Ends it within seconds; every object of the store is lost."""
@@ -180,7 +213,10 @@ class MemoryOwner:
 async def _start(
     program: str, arguments: list[str], log_dir: Path, port: int, last_attempt: bool
 ) -> ManagedProcess | None:
-    """The process once it listens on ``port``; None when another process took one of its ports."""
+    """The process once it listens on ``port``; None when it ended and may be tried again.
+
+    Another process may have taken one of its ports, and it chooses some by itself and names none of them when it ends.
+    """
     argv = [str(mooncake_folder() / program), *arguments]
     process = await ManagedProcess.start(program, argv, log=log_dir / f"{program}.log", environment=os.environ)
     try:
@@ -193,19 +229,9 @@ async def _start(
     await process.stop()
     if code is None:
         raise WeightsError(f"{program} did not listen on port {port} within {_READY_DEADLINE_S:g} s; its log:\n{tail}")
-    if not last_attempt and ("Address already in use" in tail or _is_taken(port)):
+    if not last_attempt:
         return None
     raise WeightsError(f"{program} ended at start with code {code}; its log ({process.log}):\n{tail}")
-
-
-def _is_taken(port: int) -> bool:
-    # The master says nothing at all when its RPC port is taken.
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return True
-    return False
 
 
 async def _listens(process: ManagedProcess, port: int) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -58,6 +58,13 @@ class StoreEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Prometheus metrics of the master."""
 
 
+class StoreLoss(msgspec.Struct, frozen=True, array_like=True):
+    """The store was started again: what was in it is gone."""
+
+    number: int
+    """Which time of this attempt, from 1: it is said more than once."""
+
+
 def describe_code(code: int) -> str:
     """Mooncake's integer code in words."""
     return f"{_MEANINGS.get(code, 'unknown')} (Mooncake code {code})"
@@ -86,7 +93,7 @@ class WeightStore:
         self._buffers: dict[int, Buffer] = {}
 
     @classmethod
-    def connect(cls, endpoint: StoreEndpoint, *, host: str = "127.0.0.1") -> WeightStore:
+    def connect(cls, endpoint: StoreEndpoint, *, host: str = "127.0.0.1") -> Self:
         """Connects from ``host``, an address of this node.
 
         Raises:

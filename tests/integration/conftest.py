@@ -8,6 +8,7 @@ import pytest
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import Member, MemberView
 from rollart_hpc.bus.server import NatsServer
+from rollart_hpc.data_plane.stop_signals import StopSignals
 from rollart_hpc.data_plane.worker import Attempt, Worker
 from rollart_hpc.data_plane.worker_process import serve
 from tests.builders import run_config
@@ -48,7 +49,7 @@ async def start_worker(server: NatsServer, tmp_path: Path) -> AsyncIterator[Star
     def start(worker_class: type[Worker], member_id: str, **changes: object) -> asyncio.Task[None]:
         own = Member(member_id=member_id, role=worker_class.role, hardware="cpu", node="n", pid=1)
         own = msgspec.structs.replace(own, **changes)
-        tasks.append(asyncio.create_task(serve(worker_class, attempt, own)))
+        tasks.append(asyncio.create_task(serve(worker_class, attempt, own, StopSignals())))
         return tasks[-1]
 
     yield start

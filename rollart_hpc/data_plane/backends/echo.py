@@ -11,9 +11,9 @@ import numpy as np
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.backends.admission import AdmittedRequest, ModelLimits, aborted, admit
 from rollart_hpc.data_plane.backends.outstanding import Outstanding
-from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure, TagUsage
+from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure
 from rollart_hpc.errors import EngineError
-from rollart_hpc.types import FinishReason, GenerateRequest, GenerateResult, Span
+from rollart_hpc.types import FinishReason, GenerateRequest, GenerateResult, Span, TagUsage
 
 if TYPE_CHECKING:
     import torch

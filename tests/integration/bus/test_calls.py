@@ -1,10 +1,14 @@
 import asyncio
+import os
+import signal
+import socket
 from contextlib import asynccontextmanager
 
 import msgspec
+import psutil
 import pytest
 
-from rollart_hpc.bus import subjects
+from rollart_hpc.bus import connection, subjects
 from rollart_hpc.bus.calls import CallAnswer, CallRequest, CallServer, call
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES, BusEndpoint, NatsServer
@@ -80,3 +84,28 @@ async def test_arguments_above_the_payload_limit_are_refused_with_the_sizes(bus:
 async def test_a_wrong_token_is_refused_within_the_deadline(server: NatsServer):
     with pytest.raises(NotReachableError, match="refused the token"):
         await Bus.connect(BusEndpoint(url=server.endpoint.url, token="wrong"), "intruder")
+
+
+async def test_a_server_that_says_nothing_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "_CONNECT_DEADLINE_S", 0.3)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NotReachableError, match=rf"test: no bus at {url} within 0\.3 s"):
+            await Bus.connect(BusEndpoint(url=url, token="t"), "test")
+
+
+async def test_a_connection_to_a_server_that_hangs_is_closed_in_time(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(connection, "_CLOSE_DEADLINE_S", 0.2)
+    bus = await Bus.connect(server.endpoint, "test")
+    os.kill(server.process.pid, signal.SIGSTOP)
+    while psutil.Process(server.process.pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    try:
+        await asyncio.wait_for(bus.close(), 8)
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    assert "closed with unsent messages" in caplog.text

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from rollart_hpc.bus import membership
+from rollart_hpc.bus import lease
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import Member, Membership, MemberView, expel
 from rollart_hpc.errors import FencedError, WaitTimeout
@@ -76,7 +76,7 @@ async def test_a_fenced_member_does_not_delete_its_successor_when_it_leaves(bus:
 
 
 async def test_a_member_that_stops_renewing_expires(bus: Bus, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(membership, "TTL_S", 1)
+    monkeypatch.setattr(lease, "TTL_S", 1)
     async with running(MemberView(bus)) as view:
         await Membership(bus, member()).join()
         await view.wait_for(Role.ACTOR_GEN, 1, 5)
@@ -102,3 +102,26 @@ async def test_waiting_for_members_says_who_is_missing(bus: Bus):
         await Membership(bus, member()).join()
         with pytest.raises(WaitTimeout, match=r"2 actor_gen workers, of which \['actor_gen-0'\] joined"):
             await view.wait_for(Role.ACTOR_GEN, 2, 0.5)
+
+
+async def test_a_listing_that_leaves_out_members_ends_those_alone_that_are_gone(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+):
+    """After a loss of the bus a listing may end before its first entry."""
+    monkeypatch.setattr(lease, "_COME_BACK_S", 0.1)
+    async with running(MemberView(bus)) as view:
+        for name in ("actor_gen-0", "actor_gen-1"):
+            await Membership(bus, member(name)).join()
+        await view.wait_for(Role.ACTOR_GEN, 2, 5)
+    bucket = await bus.bucket("members")
+    await bucket.delete("actor_gen-1")
+
+    async def nothing():
+        yield None
+        await asyncio.Event().wait()
+
+    watching = asyncio.create_task(view._watch(bucket, nothing()))  # pyright: ignore
+    await view.wait_until(lambda: view.get("actor_gen-1") is None, 5)
+    assert view.get("actor_gen-0") == member()
+    watching.cancel()
+    await asyncio.wait({watching})

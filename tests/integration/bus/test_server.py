@@ -39,7 +39,18 @@ async def test_a_port_that_stays_taken_is_an_error_with_the_log(
 
 async def test_stopping_leaves_neither_process_nor_store(tmp_path: Path):
     running = await NatsServer.start(log=tmp_path / "log")
-    pid, store = running.process.pid, running._store
+    pid, store = running.process.pid, running._store.path
     await running.stop()
     assert not psutil.pid_exists(pid)
     assert not store.exists()
+
+
+async def test_a_server_that_does_not_become_ready_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "nats-server"
+    program.write_text("#!/bin/sh\necho thinking\nexec sleep 60")
+    program.chmod(0o700)
+    monkeypatch.setattr(server, "server_binary", lambda: program)
+    monkeypatch.setattr(server, "_READY_DEADLINE_S", 0.5)
+    with pytest.raises(BusError, match=r"(?s)not ready within 0\.5 s.*thinking"):
+        await NatsServer.start(log=tmp_path / "log")
+    assert "sleep" not in [child.name() for child in psutil.Process().children(recursive=True)]

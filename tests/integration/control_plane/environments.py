@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from rollart_hpc.interfaces import EnvironmentProperties
@@ -11,11 +12,16 @@ class Obedient:
     """Says ``go SEED`` and then ``go TURN``, ends after ``turns``; does ``fault`` in reset or in its second step."""
 
     properties: ClassVar[EnvironmentProperties] = EnvironmentProperties(replayable=True)
+    raises_once: ClassVar[bool] = False
+    """Whether the next reset of any instance raises."""
 
     def __init__(self, *, turns: int = 3, fault: str = "", where: str = "step", size: int = 0) -> None:
         self._turns, self._fault, self._where, self._size = turns, fault, where, size
 
-    def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int, task: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if self.raises_once:
+            type(self).raises_once = False
+            raise RuntimeError("once")
         self._actions: list[str] = []
         observation = self._misbehave(f"go {seed}") if self._where == "reset" else f"go {seed}"
         return observation, {"seed": seed, "last": 0}
@@ -50,3 +56,9 @@ class Light(Obedient):
     """The same in the worker itself."""
 
     properties: ClassVar[EnvironmentProperties] = EnvironmentProperties(light=True, replayable=True)
+
+
+class Forgetful(Light):
+    """Promises nothing."""
+
+    properties: ClassVar[EnvironmentProperties] = EnvironmentProperties(light=True)

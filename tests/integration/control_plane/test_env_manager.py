@@ -1,135 +1,33 @@
 """One trajectory from its ticket to its score, with a scripted engine on the real bus and real environments."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import numpy as np
 import pytest
 
-from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import MemberView
-from rollart_hpc.control_plane import llm_proxy
-from rollart_hpc.control_plane.chat import ChatFormat
-from rollart_hpc.control_plane.env_manager import EnvManager, Playground
-from rollart_hpc.control_plane.llm_proxy import LLMProxy
-from rollart_hpc.data_plane import requests
-from rollart_hpc.data_plane.environment_host import EnvironmentHost
-from rollart_hpc.data_plane.environment_process import EnvironmentSpec
+from rollart_hpc.control_plane.env_manager import EnvManager
 from rollart_hpc.errors import RewardFault
-from rollart_hpc.types import Episode, FinishReason, GenerateRequest, GenerateResult, Score, Span, Ticket, Trajectory
-from rollart_hpc.warm_start.tokenizer import END, build_tokenizer, framed, save_tokenizer
-from tests.builders import run_config
+from rollart_hpc.rewards.payload import Played
+from rollart_hpc.types import Episode, FinishReason, GenerateRequest, GenerateResult, Score, Span, Ticket
+from rollart_hpc.warm_start.tokenizer import framed
 from tests.integration.control_plane.scripted_engine import ScriptedEngine, reply, silent
+from tests.integration.control_plane.table import (
+    DIGITS,
+    END_ID,
+    TICKET,
+    Judge,
+    SetUp,
+    go_left,
+    ids,
+    in_turn,
+)
 
 Start = Callable[..., Awaitable[ScriptedEngine]]
-TICKET = Ticket(trajectory_id="t", group_id="g", task="a", seed=7, admitted_version=2)
 FAULTS = ["hang", "raise", "die", "no text", "unknown letters"]
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
-
-
-def ids(text: str) -> list[int]:
-    return build_tokenizer().encode(text, add_special_tokens=False).ids
-
-
-(END_ID,) = ids(END)
-DIGITS = ids("0123456789")
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_SWEEP_EVERY_S", 0.02)
-    monkeypatch.setattr(llm_proxy, "_AFTER_REFUSAL_S", 0.0)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-
-
-@dataclass
-class Judge:
-    """Gives the sum of the environment's rewards; keeps what it was shown."""
-
-    fault: RewardFault | None = None
-    seen: list[Episode] = field(default_factory=list[Episode])
-
-    async def score(self, episode: Episode) -> Score:
-        self.seen.append(episode)
-        if self.fault:
-            raise self.fault
-        return Score(reward=sum(turn.reward for turn in episode.turns), success=episode.terminated, metrics={"m": 1.0})
-
-
-@dataclass
-class Table:
-    """What a test plays on."""
-
-    playground: Playground
-    judge: Judge
-
-    async def play(self, ticket: Ticket = TICKET) -> Trajectory:
-        async with asyncio.timeout(30):
-            return await EnvManager(self.playground, ticket).play()
-
-
-SetUp = Callable[..., AbstractAsyncContextManager[Table]]
-
-
-@pytest.fixture
-def set_up(bus: Bus, view: MemberView, tmp_path: Path) -> SetUp:
-    """``async with set_up(task={...}, rollout={...}, max_context=64, turns=2)``: the rest goes to the environment."""
-    save_tokenizer(tmp_path, max_length=64)
-
-    @asynccontextmanager
-    async def opened(
-        environment: str = "Light",
-        *,
-        task: dict[str, Any] | None = None,
-        rollout: dict[str, Any] | None = None,
-        max_context: int = 512,
-        judge: Judge | None = None,
-        **args: Any,
-    ) -> AsyncIterator[Table]:
-        section = {
-            "environment": f"tests.integration.control_plane.environments:{environment}",
-            "environment_args": args,
-            "max_turns": 9,
-            "max_new_tokens": 8,
-            "tag": "lake",
-            **(task or {}),
-        }
-        config = run_config(tasks={"a": section}, **(rollout or {}))
-        config = config.model_copy(update={"model": config.model.model_copy(update={"max_context": max_context})})
-        timeout_s = config.rollout.generate_timeout_s
-        proxy = LLMProxy(bus, "environment-0", view, config.affinity, timeout_s=timeout_s)
-        running = asyncio.create_task(proxy.run())
-        judge = judge or Judge()
-        async with EnvironmentHost({"a": EnvironmentSpec.of_task(config.tasks["a"])}, max_children=2) as host:
-            chat = ChatFormat(tmp_path)
-            yield Table(
-                Playground(worker="environment-0", config=config, chat=chat, host=host, proxy=proxy, rewards=judge),
-                judge,
-            )
-        running.cancel()
-        await asyncio.wait({running})
-
-    return opened
-
-
-def in_turn(*answers: tuple[list[int], FinishReason, tuple[Span, ...]]) -> Callable[[GenerateRequest], GenerateResult]:
-    """Answers one after the other, the last one again and again."""
-    left = list(answers)
-
-    def answer(request: GenerateRequest) -> GenerateResult:
-        token_ids, reason, spans = left.pop(0) if len(left) > 1 else left[0]
-        return reply(request, token_ids, reason, spans=spans)
-
-    return answer
-
-
-def go_left(request: GenerateRequest) -> GenerateResult:
-    return reply(request, [*ids("left"), END_ID])
 
 
 @pytest.mark.parametrize("environment", ["Light", "Obedient"])
@@ -169,6 +67,23 @@ async def test_every_token_of_a_trajectory_has_its_mask_logprob_and_version(
     prompts = [np.frombuffer(request.token_ids, np.int32).tolist() for request in engine.requests]
     assert prompts == [played.token_ids[: begins[end]].tolist() for end in (1, 3, 5)]
     assert played.num_prompt_tokens == sum(map(len, prompts))
+    assert played.tokens_by_hardware == {"H20": played.loss_mask.sum()}
+
+
+async def test_tokens_are_counted_by_the_class_of_the_worker_that_sampled_each(
+    set_up: SetUp, start_engine: Start, view: MemberView
+):
+    def then_it_ends(request: GenerateRequest) -> None:
+        ending.append(asyncio.create_task(first.expel(view)))
+
+    ending: list[asyncio.Task[None]] = []
+    begin = in_turn(([*ids("left"), END_ID], STOP, ()))
+    first = await start_engine("gen-0", lambda request: then_it_ends(request) if first.requests[1:] else begin(request))
+    async with set_up(turns=3) as table:
+        await start_engine("gen-1", in_turn(([*ids("up"), END_ID], STOP, ())), hardware="H800")
+        played = await table.play()
+        await ending[0]
+    assert played.tokens_by_hardware == {"H20": 2, "H800": 4}
 
 
 async def test_the_engine_is_asked_what_the_config_says(set_up: SetUp, start_engine: Start):
@@ -294,7 +209,7 @@ async def test_what_an_environment_does_wrong_fails_its_trajectory_and_no_other(
     set_up: SetUp, start_engine: Start, fault: str, where: str
 ):
     await start_engine("gen-0", go_left)
-    timeouts = {"reset_timeout_s": 1.5 if where == "reset" else 20.0, "step_timeout_s": 0.3}
+    timeouts = {"reset_timeout_s": 4.0 if (fault, where) == ("hang", "reset") else 20.0, "step_timeout_s": 0.3}
     async with set_up("Obedient", task=timeouts, fault=fault, where=where) as table:
         failed = await table.play()
     cause = {
@@ -334,28 +249,58 @@ async def test_a_reward_that_cannot_be_had_is_a_failure_and_never_zero(set_up: S
     assert len(failed.token_ids) == 0
 
 
+async def test_what_nobody_has_thought_of_costs_one_trajectory_and_not_its_worker(
+    set_up: SetUp, start_engine: Start, monkeypatch: pytest.MonkeyPatch
+):
+    await start_engine("gen-0", go_left)
+
+    async def broken(self: Judge, episode: Episode, played: Played) -> Score:
+        raise OverflowError("too long")
+
+    monkeypatch.setattr(Judge, "score", broken)
+    async with set_up() as table:
+        trajectory = await table.play()
+    assert (trajectory.failure, trajectory.retryable) == ("unexpected", True)
+    assert "OverflowError: too long" in trajectory.failure_detail
+
+
 async def test_a_trajectory_that_takes_too_long_fails_and_is_aborted_where_it_generates(
     set_up: SetUp, start_engine: Start
 ):
     engine = await start_engine("gen-0", silent)
-    async with set_up(rollout={"trajectory_timeout_s": 0.3}) as table:
+    async with set_up(rollout={"trajectory_timeout_s": 0.3}, task={"turn_timeout_s": 0.3}) as table:
         failed = await table.play()
         await engine.wait_until(lambda: engine.aborts == [engine.requests[0].request_id])
     assert (failed.failure, failed.retryable) == ("trajectory_timeout", True)
+    where = "it waited for generate after 0 actions"
+    assert failed.failure_detail == f"no score within 0.3 s (rollout.trajectory_timeout_s): {where}"
 
 
 async def test_a_trajectory_that_takes_too_long_in_its_environment_frees_the_process(
     set_up: SetUp, start_engine: Start
 ):
     await start_engine("gen-0", go_left)
-    async with set_up(
-        "Obedient", rollout={"trajectory_timeout_s": 1.5}, task={"step_timeout_s": 60.0}, fault="hang"
-    ) as table:
+    task = {"step_timeout_s": 60.0, "turn_timeout_s": 1.5}
+    async with set_up("Obedient", rollout={"trajectory_timeout_s": 1.5}, task=task, fault="hang") as table:
         failed = await asyncio.gather(*(table.play() for _ in range(2)))
         host = table.playground.host
         assert {one.failure for one in failed} == {"trajectory_timeout"}
         async with asyncio.timeout(10), host.open("a") as session:
             assert (await session.reset(1)).observation == "go 1"
+
+
+@pytest.mark.parametrize("measured_s", [None, 0.3], ids=["configured", "measured"])
+async def test_a_turn_that_takes_too_long_fails_its_trajectory(
+    set_up: SetUp, start_engine: Start, measured_s: float | None
+):
+    await start_engine("gen-0", go_left)
+    task = {"step_timeout_s": 60.0, "turn_timeout_s": 60.0 if measured_s else 0.3}
+    async with set_up("Obedient", task=task, fault="hang") as table:
+        failed = await table.play(msgspec.structs.replace(TICKET, turn_timeout_s=measured_s))
+    assert (failed.failure, failed.retryable) == ("turn_timeout", True)
+    source = "as measured" if measured_s else "tasks.a.turn_timeout_s"
+    where = "it waited for step after 1 actions"
+    assert failed.failure_detail == f"a turn was not over within 0.3 s ({source}): {where}"
 
 
 async def test_a_turn_that_the_engine_refuses_fails_the_trajectory_with_its_words(set_up: SetUp, start_engine: Start):
@@ -402,3 +347,30 @@ async def test_many_trajectories_do_not_mix(set_up: SetUp, start_engine: Start):
 def _digit(request: GenerateRequest) -> int:
     shown = [token for token in np.frombuffer(request.token_ids, np.int32).tolist() if token in DIGITS]
     return shown[-1]
+
+
+async def test_in_a_batched_mode_the_others_of_its_worker_are_waited_for_on_nobody_s_time(
+    set_up: SetUp, start_engine: Start
+):
+    slow_ids = np.asarray(ids(framed("go 8")), np.int32).tobytes()
+    turns: list[str] = []
+
+    def answer(request: GenerateRequest) -> GenerateResult | None:
+        turns.append("slow" if request.token_ids.startswith(slow_ids) else "fast")
+        return None if turns[-1] == "slow" and turns.count("slow") == 2 else go_left(request)
+
+    class LateJudge(Judge):
+        async def score(self, episode: Episode, played: Played) -> Score:
+            assert slow.done()
+            return await super().score(episode, played)
+
+    await start_engine("gen-0", answer)
+    async with set_up("Light", rollout={"interaction": "batched"}, judge=LateJudge(), turns=2) as table:
+        ticket = msgspec.structs.replace(TICKET, trajectory_id="fast", timeout_s=1.5)
+        fast = asyncio.create_task(table.play(ticket))
+        ticket = msgspec.structs.replace(TICKET, trajectory_id="slow", seed=8, turn_timeout_s=2.0)
+        slow = asyncio.create_task(table.play(ticket))
+        played, failed = await asyncio.gather(fast, slow)
+    assert (played.failure, failed.failure) == ("", "turn_timeout")
+    assert [sorted(turns[:2]), sorted(turns[2:])] == [["fast", "slow"]] * 2
+    assert played.seconds["batch_wait"] > 0

@@ -29,7 +29,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def proxy(bus: Bus, view: MemberView) -> AsyncIterator[LLMProxy]:
-    made = LLMProxy(bus, "environment-0", view, {"lake": "H800", "default": "H20"}, timeout_s=TIMEOUT_S)
+    made = LLMProxy(bus, "environment-0", view, lambda tag: "H800" if tag == "lake" else "H20", timeout_s=TIMEOUT_S)
     running = asyncio.create_task(made.run())
     await asyncio.sleep(0)
     await bus.nc.flush()
@@ -66,7 +66,8 @@ def books(proxy: LLMProxy) -> tuple[int, int, int]:
     """What the proxy still remembers: outstanding tokens, futures in flight, ids that wait for an answer."""
     held = proxy._requests  # pyright: ignore[reportPrivateUsage]
     in_flight = sum(len(futures) for futures in held._in_flight.values())  # pyright: ignore[reportPrivateUsage]
-    return sum(held._outstanding.values()), in_flight, len(held._mux._pending)  # pyright: ignore[reportPrivateUsage]
+    outstanding = sum(load.tokens for load in held._loads.values())  # pyright: ignore[reportPrivateUsage]
+    return outstanding, in_flight, len(held._mux._pending)  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_turn_goes_to_the_hardware_of_its_tag_while_that_lives(
@@ -117,7 +118,7 @@ async def test_turns_spread_over_workers_that_are_equally_good(proxy: LLMProxy, 
 
 
 async def test_a_worker_that_ends_hands_its_turns_to_another_at_once(bus: Bus, view: MemberView, start_engine: Start):
-    proxy = LLMProxy(bus, "environment-9", view, {}, timeout_s=60)
+    proxy = LLMProxy(bus, "environment-9", view, lambda _: None, timeout_s=60)
     running = asyncio.create_task(proxy.run())
     dying, other = await start_engine("gen-0", silent), await start_engine("gen-1", answer)
     waiting = [asyncio.create_task(proxy.generate(turn(proxy), "gen-0")) for _ in range(5)]
@@ -134,7 +135,7 @@ async def test_a_worker_that_ends_hands_its_turns_to_another_at_once(bus: Bus, v
 async def test_a_worker_that_was_started_again_does_not_answer_for_the_one_before(
     bus: Bus, view: MemberView, start_engine: Start
 ):
-    proxy = LLMProxy(bus, "environment-9", view, {}, timeout_s=60)
+    proxy = LLMProxy(bus, "environment-9", view, lambda _: None, timeout_s=60)
     running = asyncio.create_task(proxy.run())
     dying = await start_engine("gen-0", silent)
     waiting = asyncio.create_task(proxy.generate(turn(proxy), None))
@@ -251,3 +252,46 @@ async def test_whatever_happens_no_load_is_left_on_the_books(proxy: LLMProxy, vi
         ended = await asyncio.gather(*turns, return_exceptions=True)
     assert len([one for one in ended if isinstance(one, tuple)]) > 60
     assert books(proxy) == (0, 0, 0)
+
+
+class Last:
+    """The last worker by id, whatever else is the case."""
+
+    def choose(self, route, workers, loads):
+        return workers[-1] if workers else None
+
+
+class Raising:
+    def choose(self, route, workers, loads):
+        return 1 / 0
+
+
+class Wrong:
+    def choose(self, route, workers, loads):
+        return "gen-0"
+
+
+def with_policy(bus: Bus, view: MemberView, policy: object) -> LLMProxy:
+    return LLMProxy(bus, "environment-8", view, lambda _: "H800", timeout_s=TIMEOUT_S, policy=policy)  # pyright: ignore
+
+
+async def test_a_policy_of_the_user_s_own_chooses(bus: Bus, view: MemberView, start_engine: Start):
+    await start_engine("gen-0", answer, hardware="H800")
+    await start_engine("gen-1", answer, hardware="H20")
+    proxy = with_policy(bus, view, Last())
+    running = asyncio.create_task(proxy.run())
+    await asyncio.sleep(0)
+    await bus.nc.flush()
+    assert [await worker_of(proxy, sticky="gen-0") for _ in range(2)] == ["gen-1", "gen-1"]
+    running.cancel()
+    await asyncio.wait({running})
+
+
+@pytest.mark.parametrize(("policy", "words"), [(Raising(), "raised ZeroDivisionError"), (Wrong(), "chose 'gen-0'")])
+async def test_a_policy_that_is_wrong_fails_the_turn_and_says_so(
+    bus: Bus, view: MemberView, start_engine: Start, policy: object, words: str
+):
+    await start_engine("gen-0", answer)
+    proxy = with_policy(bus, view, policy)
+    with pytest.raises(RollartError, match=words):
+        await proxy.generate(turn(proxy), None)

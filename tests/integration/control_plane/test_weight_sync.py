@@ -8,19 +8,25 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
+from rollart_hpc.bus.calls import call
+from rollart_hpc.bus.codec import encode
 from rollart_hpc.bus.connection import Bus
-from rollart_hpc.bus.membership import MemberView, expel
-from rollart_hpc.bus.subjects import WEIGHTS_BUCKET
-from rollart_hpc.control_plane.weight_sync import WeightSync
+from rollart_hpc.bus.membership import Member, MemberView, expel
+from rollart_hpc.bus.subjects import STORE_LOST, WEIGHTS_BUCKET
+from rollart_hpc.config.modes import WeightTransfer
+from rollart_hpc.control_plane import weight_sync
+from rollart_hpc.control_plane.weight_sync import WeightSync, at_any_time
 from rollart_hpc.data_plane.cluster import Cluster
 from rollart_hpc.data_plane.declarations import register
 from rollart_hpc.data_plane.worker import Worker
-from rollart_hpc.errors import RemoteError, WaitTimeout, WeightsError
+from rollart_hpc.errors import MissingWeightsError, RemoteError, StoreFullError, WaitTimeout, WeightsError
 from rollart_hpc.types import Bucket, Manifest, Role
-from rollart_hpc.weights.catalog import ManifestCatalog
+from rollart_hpc.weights.catalog import ManifestCatalog, Publication
+from rollart_hpc.weights.store import StoreLoss
 from tests.integration.control_plane.scripted_engine import seen
 
 Start = Callable[..., asyncio.Task[None]]
@@ -76,7 +82,11 @@ def _fresh_script() -> None:
     Script.changed, Script.gates = asyncio.Event(), defaultdict(asyncio.Event)
 
 
-class Scripted(Worker):
+class Scripted:
+    """What the workers of these tests have in common."""
+
+    member: Member
+
     async def run(self) -> None:
         await asyncio.Event().wait()
 
@@ -84,7 +94,7 @@ class Scripted(Worker):
         return await Script.enter(self.member.member_id, method)
 
 
-class Trainer(Scripted):
+class Trainer(Scripted, Worker):
     role = Role.ACTOR_TRAIN
     version = -1
 
@@ -106,7 +116,7 @@ class Trainer(Scripted):
         return [Bucket(f"v{version}/{number}", 10, "", ()) for number in range(2)]
 
 
-class Generator(Scripted):
+class Generator(Scripted, Worker):
     role = Role.ACTOR_GEN
     prefetched: Manifest | None = None
     loaded = -1
@@ -115,6 +125,10 @@ class Generator(Scripted):
     async def prefetch(self, manifest: Manifest) -> None:
         await self.enter("prefetch")
         self.prefetched = manifest
+
+    @register()
+    async def say_that_it_leaves(self) -> None:
+        self.member = msgspec.structs.replace(self.member, leaving=True)
 
     @register()
     async def suspend(self) -> None:
@@ -190,6 +204,8 @@ def sync_with(bus: Bus, view: MemberView, start_worker: Start) -> SyncWith:
         dtype: str = "float32",
         attempt: int = 1,
         fault: WeightsError | None = None,
+        transfer: WeightTransfer = "background",
+        loading: Callable[[int], AbstractAsyncContextManager[None]] = at_any_time,
     ) -> AsyncIterator[Sync]:
         for rank in range(num_trainers):
             start_worker(Trainer, f"train-{rank}", rank=rank, group_rank=rank)
@@ -210,6 +226,9 @@ def sync_with(bus: Bus, view: MemberView, start_worker: Start) -> SyncWith:
             dtype=dtype,
             probe_token_ids=PROBE,
             on_confirmed=confirmed.append,
+            on_published=lambda version, digest: None,
+            transfer=transfer,
+            loading=loading,
         )
         running = asyncio.create_task(weights.run())
         yield Sync(weights, catalog, collector, running, confirmed)
@@ -242,6 +261,40 @@ async def test_a_version_goes_from_the_trainer_to_every_worker_step_by_step(sync
         assert np.frombuffer(manifest.probe_logprobs, np.float32).tolist() == pytest.approx(logprobs_under(0))
         assert (sync.confirmed, sync.weights.published_version, sync.weights.confirmed_version) == ([0], 0, 0)
         assert sync.weights.probe_gap_max < 1e-6
+
+
+async def test_a_blocking_transfer_suspends_generation_before_anything_is_fetched(sync_with: SyncWith):
+    async with sync_with("gen-0", "gen-1", transfer="blocking") as sync:
+        await sync.confirm(0)
+        order = [method for member, method in Script.events if member.startswith("gen")]
+        assert order == [step for step in ("suspend", "prefetch", "load", "resume", "probe") for _ in range(2)]
+
+
+@pytest.mark.parametrize("transfer", ["background", "blocking"])
+async def test_a_version_is_loaded_when_the_rollout_lets_it_and_confirmed_before_that_goes_on(
+    sync_with: SyncWith, transfer: str
+):
+    played, went_on = asyncio.Event(), asyncio.Event()
+    seen: list[tuple[int, list[str], list[int]]] = []
+
+    @asynccontextmanager
+    async def loading(version: int) -> AsyncIterator[None]:
+        seen.append((version, Script.of("gen-0"), list(sync.confirmed)))
+        await played.wait()
+        yield
+        seen.append((version, Script.of("gen-0"), list(sync.confirmed)))
+        went_on.set()
+
+    async with sync_with("gen-0", transfer=transfer, loading=loading) as sync:
+        await sync.publish(0)
+        await Script.until(lambda: Script.of("train-0")[-1] == "upload")
+        await sync.publish(1)
+        played.set()
+        await went_on.wait()
+        before = ["prefetch"] if transfer == "background" else []
+        assert seen[0] == (0, before, [])
+        assert (seen[1][0], seen[1][1][-1], seen[1][2]) == (0, "probe", [0])
+        await sync.weights.wait_confirmed(1, 5)
 
 
 async def test_versions_follow_one_another_and_each_is_confirmed_once(sync_with: SyncWith):
@@ -377,6 +430,53 @@ async def test_a_worker_that_was_started_again_in_the_middle_is_brought_up_to_da
         assert ends == []
 
 
+async def says_that_it_leaves(bus: Bus, view: MemberView, member_id: str) -> None:
+    await call(bus, member_id, "say_that_it_leaves", encode(()), deadline_s=10)
+    await view.wait_until(lambda: view.all()[member_id].leaving, 10)
+
+
+async def test_a_worker_that_leaves_is_not_updated_any_more_and_holds_nothing_up(
+    sync_with: SyncWith, bus: Bus, view: MemberView
+):
+    async with sync_with("gen-0", "gen-1") as sync:
+        await sync.confirm(0)
+        await says_that_it_leaves(bus, view, "gen-1")
+        await sync.confirm(1)
+        assert Script.of("gen-0") == STEPS * 2
+        assert Script.of("gen-1") == STEPS
+
+
+async def test_a_worker_that_begins_to_leave_before_it_was_updated_does_not_hold_the_confirmation_up(
+    sync_with: SyncWith, start_worker: Start, bus: Bus, view: MemberView, caplog: pytest.LogCaptureFixture
+):
+    Script.close("gen-1", "prefetch")
+    async with sync_with("gen-0") as sync:
+        leaving = start_worker(Generator, "gen-1", guest=True)
+        await view.wait_for(Role.ACTOR_GEN, 2, 10)
+        await sync.publish(0)
+        await Script.until(lambda: Script.of("gen-1") == ["prefetch"])
+        await says_that_it_leaves(bus, view, "gen-1")
+        leaving.cancel()
+        await sync.weights.wait_confirmed(0, 5)
+        assert Script.of("gen-0") == STEPS
+        assert "gen-1 ended during an update" in caplog.text
+        assert "expelled" not in caplog.text
+
+
+async def test_a_worker_that_joins_in_the_middle_of_an_update_gets_it_next(
+    sync_with: SyncWith, start_worker: Start, view: MemberView
+):
+    Script.close("gen-0", "load")
+    async with sync_with("gen-0") as sync:
+        await sync.publish(0)
+        await Script.until(lambda: "load" in Script.of("gen-0"))
+        start_worker(Generator, "gen-1", guest=True)
+        await view.wait_for(Role.ACTOR_GEN, 2, 10)
+        Script.open("gen-0", "load")
+        await sync.weights.wait_confirmed(0, 5)
+        assert Script.of("gen-1") == Script.of("gen-0") == STEPS
+
+
 async def test_a_worker_that_joins_late_is_brought_up_to_date(
     sync_with: SyncWith, start_worker: Start, view: MemberView
 ):
@@ -445,6 +545,87 @@ async def test_an_upload_that_fails_ends_the_service(sync_with: SyncWith):
         assert isinstance(failure, RemoteError)
         assert "the store is full" in str(failure)
         assert sync.weights.published_version == -1
+
+
+async def test_a_store_that_stays_full_is_not_waited_for_for_ever(
+    sync_with: SyncWith, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(weight_sync, "_ROOM_DEADLINE_S", 0.3)
+    monkeypatch.setattr(weight_sync, "_ROOM_AGAIN_S", 0.05)
+    Script.faults["train-0", "upload"] = failing(StoreFullError("no room"))
+    async with sync_with("gen-0") as sync:
+        await sync.publish(0)
+        assert "no room" in str(await sync.failure())
+        assert sync.collector.num_calls >= 1
+    assert "trying again after collecting old versions" in caplog.text
+
+
+async def test_a_worker_that_hangs_in_an_update_is_expelled_at_the_deadline(
+    sync_with: SyncWith, caplog: pytest.LogCaptureFixture
+):
+    async with sync_with("gen-0", "gen-1") as sync:
+        sync.weights._generators._deadline_s = 0.5  # pyright: ignore[reportPrivateUsage]
+        Script.close("gen-0", "suspend")
+        await sync.publish(0)
+        await sync.weights.wait_confirmed(0, 30)
+        assert Script.of("gen-1") == STEPS
+    assert "gen-0 is expelled: gen-0.suspend: no answer within 0.5 s" in caplog.text
+
+
+async def test_an_upload_that_a_store_refuses_while_it_is_started_again_is_made_again(sync_with: SyncWith):
+    failures = iter([WeightsError("the master does not answer"), None])
+
+    def fail_once() -> None:
+        if error := next(failures):
+            raise error
+
+    Script.faults["train-0", "upload"] = fail_once
+    async with sync_with("gen-0") as sync:
+        await sync.confirm(0)
+        assert Script.of("train-0").count("upload") == 2
+
+
+async def test_a_store_that_was_started_again_gets_the_newest_version_back_once(sync_with: SyncWith, bus: Bus):
+    async with sync_with("gen-0") as sync:
+        await sync.confirm(0)
+        manifest = await sync.catalog.latest()
+        for number in (1, 1, 1):
+            await bus.nc.publish(STORE_LOST, encode(StoreLoss(number)))
+        await Script.until(lambda: Script.of("train-0").count("upload") == 2)
+        await sync.confirm(1)
+        assert Script.of("train-0").count("upload") == 3
+        assert await sync.catalog.read(Publication(1, 0)) == manifest
+        assert Script.of("gen-0").count("prefetch") == 2
+
+
+@pytest.mark.parametrize(
+    ("transfer", "steps"),
+    [
+        ("background", ["prefetch", *STEPS]),
+        ("blocking", ["suspend", "prefetch", "resume", "suspend", "prefetch", "load", "resume", "probe"]),
+    ],
+)
+async def test_a_worker_whose_prefetch_failed_of_a_lost_store_goes_on_and_takes_the_version_when_it_is_back(
+    sync_with: SyncWith, bus: Bus, view: MemberView, transfer: str, steps: list[str]
+):
+    faults = iter([MissingWeightsError("the store has lost it")])
+
+    def fail_once() -> None:
+        for fault in faults:
+            raise fault
+
+    Script.faults["gen-0", "prefetch"] = fail_once
+    async with sync_with("gen-0", transfer=transfer) as sync:
+        (before,) = view.of_role(Role.ACTOR_GEN)
+        Script.close("gen-0", "prefetch")
+        await sync.publish(0)
+        await Script.until(lambda: "prefetch" in Script.of("gen-0"))
+        await bus.nc.publish(STORE_LOST, encode(StoreLoss(1)))
+        await Script.until(lambda: Script.of("train-0").count("upload") == 2)
+        Script.open("gen-0", "prefetch")
+        await sync.weights.wait_confirmed(0, 5)
+        assert Script.of("gen-0") == steps
+        assert view.of_role(Role.ACTOR_GEN)[0].incarnation == before.incarnation
 
 
 async def test_a_version_that_the_catalogue_refuses_ends_the_service(sync_with: SyncWith):

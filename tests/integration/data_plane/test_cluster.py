@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from rollart_hpc.bus.connection import Bus
 from rollart_hpc.bus.membership import MemberView, expel
 from rollart_hpc.bus.server import MAX_PAYLOAD_BYTES
+from rollart_hpc.data_plane import cluster as module
 from rollart_hpc.data_plane.cluster import Cluster
 from rollart_hpc.data_plane.declarations import Mode, Serverless, hw_mapping, register, register_serverless
 from rollart_hpc.data_plane.worker import Worker
@@ -60,6 +61,12 @@ class Scripted(Worker):
         await asyncio.sleep(0.05)
         self.ended.append(self.member.member_id)
         return "done"
+
+    @register()
+    async def hang_without(self, member_id: str) -> None:
+        if self.member.member_id == member_id:
+            raise ValueError("out of luck")
+        await asyncio.Event().wait()
 
     @register()
     async def power(self, base: int, exponent: int = 2) -> int:
@@ -176,6 +183,15 @@ async def test_what_a_method_raises_comes_when_all_others_have_ended(cluster: Cl
         await cluster.call(Scripted.fail_on, "w-1")
     assert sorted(Scripted.ended) == ["w-0", "w-2"]
     assert await cluster.call(Scripted.name) == ["w-0", "w-1", "w-2"]
+
+
+async def test_a_rank_that_raises_alone_is_told_though_the_others_wait_for_it_in_a_collective(
+    cluster: Cluster[Scripted], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_PEERS_S", 0.2)
+    async with asyncio.timeout(AT_ONCE_S):
+        with pytest.raises(RemoteError, match=r"w-1\.hang_without: ValueError: out of luck"):
+            await cluster.call(Scripted.hang_without, "w-1")
 
 
 @pytest.mark.parametrize(

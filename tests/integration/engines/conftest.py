@@ -22,7 +22,7 @@ MAX_CONTEXT = 512
 class Policies:
     """Policy 0 and policy 1: what they are on disk, and what they say according to Hugging Face."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, hidden_size: int = 64) -> None:
         import torch
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -34,8 +34,8 @@ class Policies:
             torch.manual_seed(seed)
             shape = Qwen3Config(
                 vocab_size=VOCAB_SIZE,
-                hidden_size=64,
-                intermediate_size=192,
+                hidden_size=hidden_size,
+                intermediate_size=3 * hidden_size,
                 num_hidden_layers=2,
                 num_attention_heads=4,
                 num_key_value_heads=2,
@@ -127,20 +127,26 @@ def make_prompt() -> Callable[[int, int], list[int]]:
 
 
 @pytest.fixture(scope="session")
-def start_inbox(policies: Policies) -> Callable[[str], Awaitable[Inbox]]:
-    async def start(kind: str) -> Inbox:
+def start_inbox(policies: Policies) -> Callable[..., Awaitable[Inbox]]:
+    """``await start_inbox("core", wide_policies, policy=1, seed=2, max_concurrent=8)``."""
+
+    async def start(
+        kind: str, policies: Policies = policies, *, policy: int = 0, seed: int = 1, **generation: Any
+    ) -> Inbox:
         from rollart_hpc.data_plane.backends.echo import EchoEngine
         from rollart_hpc.data_plane.backends.vllm.async_engine import VllmAsyncEngine
         from rollart_hpc.data_plane.backends.vllm.thread_engine import VllmThreadEngine
 
-        config = policies.config()
+        config = policies.config(policy, **generation)
         match kind:
             case "echo":
                 engine: Engine = EchoEngine(config)
+            case "emulated":
+                engine = emulated_engine()
             case "async":
-                engine = VllmAsyncEngine(config, seed=1)
+                engine = VllmAsyncEngine(config, seed=seed)
             case _:
-                engine = VllmThreadEngine(config, seed=1, public_api=kind == "public")
+                engine = VllmThreadEngine(config, seed=seed, public_api=kind == "public")
         inbox = Inbox(engine, policies)
         await engine.start(inbox.deliver, inbox.failures.append)
         return inbox
@@ -148,8 +154,26 @@ def start_inbox(policies: Policies) -> Callable[[str], Awaitable[Inbox]]:
     return start
 
 
+def emulated_engine() -> Engine:
+    """Of one H800, ten thousand times as fast, for the tiny policies' vocabulary and context."""
+    from rollart_hpc.simulate.clock import Clock
+    from rollart_hpc.simulate.engine import EmulatedEngine
+    from tests.unit.simulate.fake_clock import engine_cost
+
+    cost = engine_cost()
+    return EmulatedEngine(
+        clock=Clock(10_000),
+        cost=cost,
+        response_tokens=lambda _: 2 * MAX_CONTEXT,
+        tokens_per_id=1,
+        max_context=MAX_CONTEXT,
+        vocab_size=VOCAB_SIZE,
+        kv_tokens=cost.kv_tokens,
+    )
+
+
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
-async def inbox(request: pytest.FixtureRequest, start_inbox: Callable[[str], Awaitable[Inbox]]) -> AsyncIterator[Inbox]:
+async def inbox(request: pytest.FixtureRequest, start_inbox: Callable[..., Awaitable[Inbox]]) -> AsyncIterator[Inbox]:
     """One engine of a kind for all tests; two in one process at the same time break each other's end."""
     inbox = await start_inbox(request.param)
     yield inbox

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from rollart_hpc.errors import EngineError
-from rollart_hpc.types import FinishReason, GenerateRequest, Span
+from rollart_hpc.types import FinishReason, GenerateRequest, Span, TagUsage
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="package"),
     pytest.mark.parametrize(
-        "inbox", ["core", "public", pytest.param("async", marks=pytest.mark.slow), "echo"], indirect=True
+        "inbox", ["core", "public", pytest.param("async", marks=pytest.mark.slow), "echo", "emulated"], indirect=True
     ),
     pytest.mark.filterwarnings("ignore:.*reduce_op.*:FutureWarning"),  # vLLM, at import
 ]
@@ -107,3 +107,12 @@ async def test_usage_is_counted_by_tag(inbox):
     await asyncio.gather(*(inbox.ask([1, 2, 3], 4, tag="counted") for _ in range(3)))
     usage = inbox.engine.usage()["counted"]
     assert (usage.num_requests, usage.num_prompt_tokens, usage.num_new_tokens) == (3, 9, 12)
+
+
+async def test_a_request_that_is_aborted_before_its_first_token_counts_for_nothing(inbox):
+    await inbox.engine.suspend()
+    (waiting,) = inbox.send(request := inbox.request([1, 2], 4, tag="never begun"))
+    inbox.engine.abort("inbox", [request.request_id])
+    await waiting
+    await inbox.engine.resume()
+    assert inbox.engine.usage().get("never begun", TagUsage()) == TagUsage()

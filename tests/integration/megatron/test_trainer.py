@@ -179,7 +179,7 @@ def launch(
     spec = {
         "config": config,
         "scenarios": scenarios,
-        "ports": free_ports(12),
+        "ports": free_ports(16),
         "models": {name: str(oracle.directory) for name, oracle in oracles.items()},
         "gradient_runs": GRADIENT_RUNS,
         "probe": PROBE,
@@ -220,8 +220,8 @@ def run_ranks(folder: Path, world_size: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Below the range from which the system, and so every rank, draws ports for its own connections."""
-    ports, candidates = [], random.sample(range(20_000, 32_000), 200)
+    """Below the ranges from which the system, every rank and other tests draw theirs: they are needed much later."""
+    ports, candidates = [], random.sample(range(5_000, 9_900), 200)
     while len(ports) < count:
         port = candidates.pop()
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -247,9 +247,16 @@ def launches(oracles, tmp_path_factory):
     done["single"] = launch(
         folder,
         oracles,
-        [*scenarios, "resume_other_layouts", "refusals"],
+        [*scenarios, "resume_other_layouts", "changed_before_written", "refusals"],
         other_checkpoints={name: str(each.folder / "checkpoint") for name, each in done.items()},
         bad_models={"empty": str(empty), "wrong": str(wrong)},
+    )
+    done["data again"] = launch(
+        tmp_path_factory.mktemp("again"),
+        oracles,
+        ["resume_other_layouts"],
+        other_checkpoints={name: str(done[name].folder / "checkpoint") for name in ("single", "tensor")},
+        **LAYOUTS["data"],
     )
     return done
 
@@ -305,23 +312,33 @@ def test_probe_logprobs_are_those_of_hugging_face_without_temperature(launched, 
         np.testing.assert_allclose(report[f"probe-{model}"], expected, atol=2e-5)
 
 
-def test_resuming_in_the_same_layout_goes_on_bit_for_bit(launched):
+def test_resuming_in_the_same_layout_goes_on_bit_for_bit_though_training_went_on_before_it_was_written(launched):
     for report in launched.reports:
+        assert report["save"] == ["", ""]
+        assert report["random_resumed"] == report["random"]
         assert report["resumed"] == report["unbroken"] == launched.reports[0]["unbroken"]
         assert report["digest_resumed"] == report["digest_unbroken"] != report["digest_saved"]
         assert report["digest_saved"] == launched.reports[0]["digest_saved"]
         assert "not empty" in report["refused_save"]
 
 
-def test_a_failed_save_is_an_error_on_every_rank(launched):
+def test_a_save_holds_what_was_when_it_began(launches):
+    report = launches["single"].reports[0]
+    assert report["digest_loaded"] == report["digest_before"] != report["digest_changed"]
+
+
+def test_a_failed_save_is_an_answer_on_every_rank(launched):
+    assert any("No such file" in report["failed_write"] for report in launched.reports)
     for report in launched.reports:
-        assert report["failed_save"].startswith("CheckpointError")
-        assert "rank 0: [Errno 2] No such file" in report["failed_save"]
+        assert report["failed_commit"].startswith("rank 0: [Errno 2] No such file")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_checkpoint_of_two_ranks_goes_on_with_one(launches, layout):
-    saved, resumed = launches[layout].reports[0], launches["single"].reports[0]
+@pytest.mark.parametrize(
+    ("layout", "now"),
+    [*((layout, "single") for layout in LAYOUTS), ("single", "data again"), ("tensor", "data again")],
+)
+def test_a_checkpoint_goes_on_in_another_layout(launches, layout, now):
+    saved, resumed = launches[layout].reports[0], launches[now].reports[0]
     assert resumed[f"digest-{layout}"] == saved["digest_saved"]
     assert_same_course(resumed[f"resumed-{layout}"], saved["unbroken"])
 

@@ -3,16 +3,17 @@
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import torch
 import torch.distributed as dist
+from megatron.core import tensor_parallel
 from safetensors.torch import save_file
 
 from rollart_hpc.bus import codec
 from rollart_hpc.config.schema import RunConfig
-from rollart_hpc.data_plane.backends.megatron import checkpoint
 from rollart_hpc.data_plane.backends.megatron.trainer import MegatronTrainer
 from rollart_hpc.errors import RollartError
 from rollart_hpc.types import TrainBatch, TrainStats
@@ -80,18 +81,26 @@ class Rank:
         trainer.load_hf(self.models["tied"])
         self.report["first_steps"] = self.steps(trainer, 0, 3)
         self.report["digest_saved"] = trainer.weight_digest()
-        trainer.save(directory)
-        self.report["unbroken"] = self.steps(trainer, 3, 6)
+        drawn()
+        pending = trainer.begin_save(directory)
+        self.report["random"] = drawn()
+        self.report["unbroken"] = self.steps(trainer, 3, 5)
+        with ThreadPoolExecutor() as thread:
+            writing = thread.submit(pending.write)
+            self.report["unbroken"] += self.steps(trainer, 5, 6)
+        self.report["save"] = [writing.result(), pending.commit()]
         self.report["digest_unbroken"] = trainer.weight_digest()
         self.report["refused_save"] = error_of(trainer.save, directory)
-        lost = checkpoint.snapshot(trainer._state, self.folder / "lost")
+        lost = trainer.begin_save(self.folder / "lost")
+        dist.barrier()
         if self.rank == 0:
             shutil.rmtree(self.folder / "lost")
         dist.barrier()
-        self.report["failed_save"] = error_of(lost.write)
+        self.report["failed_write"], self.report["failed_commit"] = lost.write(), lost.commit()
         trainer.close()
         trainer = self.trainer()
         trainer.load(directory)
+        self.report["random_resumed"] = drawn()
         self.report["resumed"] = self.steps(trainer, 3, 6)
         self.report["digest_resumed"] = trainer.weight_digest()
         trainer.close()
@@ -103,6 +112,22 @@ class Rank:
             self.report[f"digest-{layout}"] = trainer.weight_digest()
             self.report[f"resumed-{layout}"] = self.steps(trainer, 3, 6)
             trainer.close()
+
+    def changed_before_written(self) -> None:
+        trainer = self.trainer()
+        trainer.load_hf(self.models["tied"])
+        for parameter in trainer._model.gpt.parameters():
+            # Memory of its own, as no weight has in Megatron's buffers: its copy is ours to make.
+            parameter.data = parameter.data.clone()
+        self.report["digest_before"] = trainer.weight_digest()
+        pending = trainer.begin_save(self.folder / "changed")
+        for parameter in trainer._model.gpt.parameters():
+            parameter.data.add_(1)
+        self.report["digest_changed"] = trainer.weight_digest()
+        assert [pending.write(), pending.commit()] == ["", ""]
+        trainer.load(self.folder / "changed")
+        self.report["digest_loaded"] = trainer.weight_digest()
+        trainer.close()
 
     def refusals(self) -> None:
         self.report["alone"] = error_of(self.trainer, world_size=2, deadline_s=1.0)
@@ -119,6 +144,13 @@ class Rank:
             del result["seconds"]
             statistics.append(result)
         return statistics
+
+
+def drawn() -> list[float]:
+    """The next numbers of torch's generator and of Megatron's, which differs between tensor parallel ranks."""
+    ours = torch.rand(3).tolist()
+    with tensor_parallel.get_cuda_rng_tracker().fork():
+        return [*ours, *torch.rand(3).tolist()]
 
 
 def complete_gradient_shards(trainer: MegatronTrainer) -> None:

@@ -4,16 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollart_hpc.warm_start.tiny_model import make_tiny_model
 from tests.integration.run.driver import Run
-
-
-@pytest.fixture(scope="session")
-def arithmetic_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model after a warm start on bad sums."""
-    directory = tmp_path_factory.mktemp("models") / "arithmetic"
-    make_tiny_model(directory, seed=0, tasks=("arithmetic",), eval_episodes=1)
-    return directory
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rollart_hpc.observe.metrics import read_metrics
 
 HERE = Path(__file__).parent
 ARITHMETIC = HERE.parents[2] / "examples" / "arithmetic.toml"
-DEADLINE_S = 150
+DEADLINE_S = 300
 
 
 @dataclass
@@ -55,8 +56,12 @@ class Run:
 
     def wait_for_step(self, step: int) -> None:
         """Waits until the run has trained ``step`` steps."""
+        self.wait_until(lambda: any(record["step"] >= step for record in read_metrics(self.directory)))
+
+    def wait_until(self, holds: Callable[[], object]) -> None:
+        """Waits for something that comes while the run goes on."""
         deadline = time.monotonic() + DEADLINE_S
-        while not any(record["step"] >= step for record in read_metrics(self.directory)):
+        while not holds():
             assert self.process is not None
             assert self.process.poll() is None, self.process.stdout and self.process.stdout.read()
             assert time.monotonic() < deadline

@@ -12,7 +12,7 @@ from rollart_hpc.observe.metrics import read_metrics
 from rollart_hpc.types import Outcome
 from tests.integration.run.driver import ARITHMETIC, HERE, Run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LEAST = {"arithmetic": 0.85}
 
 
@@ -40,8 +40,16 @@ def test_a_right_run_learns_keeps_its_books_and_can_be_resumed_and_exported(
         "trajectories"
     ]
 
-    code, output = run.execute("resume", run.directory, "--set=run.steps=33")
+    own = {"actor_train": "Train", "actor_gen": "Gen", "environment": "Play", "reward": "Reward"}
+    workers = [f"--set=workers.{role}=own_workers:{name}" for role, name in own.items()]
+    code, output = run.execute("resume", run.directory, "--set=run.steps=33", "--set=affinity={}", *workers)
     assert code == 0, output
+    logs = run.directory / "attempts" / "2" / "logs"
+    assert (logs / "actor_train-0.log").read_text().count("own_workers: train step") == 3
+    assert (logs / "reward-0.log").read_text().count("scores an episode of 1 turns") >= 3 * 16 * 8
+    assert "own_workers: plays" in (logs / "environment-0.log").read_text()
+    bindings = (run.directory / "attempts" / "2" / "bindings.jsonl").read_text()
+    assert '"source":"hw_affinity.default of Gen.generate","hardware":"H20"' in bindings
     assert run.summary["steps"] == 33
     assert run.summary["tasks"]["arithmetic"]["success_last"] > 0.85
     assert [record["step"] for record in read_metrics(run.directory)] == list(range(1, 34))
@@ -73,7 +81,7 @@ def test_a_broken_run_does_not_pass(run: Run, arithmetic_model: Path, fault: str
 
 def test_weights_that_never_arrive_are_noticed_by_the_probe(run: Run, arithmetic_model: Path):
     run.program = [sys.executable, str(HERE / "faulty.py"), "undelivered"]
-    settings = {"rollout.stall_timeout_s": 6.0, "run.steps": 6}
+    settings = {"rollout.stall_timeout_s": 6.0, "run.steps": 6, "run.max_failures": 1}
     code, output = run.train(ARITHMETIC, arithmetic_model, **settings)
     assert code == 1
     log = (run.directory / "attempts" / "1" / "logs" / "controller.log").read_text()

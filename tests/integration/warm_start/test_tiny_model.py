@@ -17,7 +17,7 @@ from rollart_hpc.errors import ConfigError
 from rollart_hpc.warm_start.evaluation import Evaluator
 from rollart_hpc.warm_start.model import TinyQwen3
 from rollart_hpc.warm_start.recipe import TASKS, ModelShape, learning_rate
-from rollart_hpc.warm_start.tiny_model import make_tiny_model
+from rollart_hpc.warm_start.tiny_model import make_text_model, make_tiny_model
 from rollart_hpc.warm_start.tokenizer import VOCABULARY, build_tokenizer, framed
 
 
@@ -72,7 +72,10 @@ def test_everything_that_tasks_say_survives_the_tokenizer(model_directory: Path)
     rng = Random(0)
     texts = {text for _ in range(50) for exchange in (*bad_lake(rng), *bad_sum(rng)) for text in exchange}
     for seed in range(50):
-        texts |= {Arithmetic(digits=3).reset(seed=seed)[0], FrozenLake(random=True, size=8).reset(seed=seed)[0]}
+        texts |= {
+            Arithmetic(digits=3).reset(seed=seed, task={})[0],
+            FrozenLake(random=True, size=8).reset(seed=seed, task={})[0],
+        }
     for text in texts | {framed(text) for text in texts} | set(VOCABULARY):
         assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
@@ -123,8 +126,22 @@ def test_an_evaluation_plays_whole_episodes() -> None:
 
 
 @pytest.mark.slow
-def test_arithmetic_alone_is_learned_badly(tmp_path: Path) -> None:
-    report = make_tiny_model(tmp_path / "tiny", seed=0, tasks=("arithmetic",))
-    assert 0.5 < report.tasks["arithmetic"].success_rate < 0.7
-    saved = json.loads((tmp_path / "tiny" / "warm_start.json").read_text())
-    assert saved["tasks"]["arithmetic"]["num_episodes"] == 500
+def test_arithmetic_alone_is_learned_badly(arithmetic_model: Path) -> None:
+    report = json.loads((arithmetic_model / "warm_start.json").read_text())["tasks"]
+    assert list(report) == ["arithmetic"]
+    assert 0.5 < report["arithmetic"]["success_rate"] < 0.7
+    assert report["arithmetic"]["num_episodes"] == 500
+
+
+def test_the_model_of_bytes_reads_and_writes_any_text(tmp_path: Path) -> None:
+    num_parameters = make_text_model(tmp_path / "text", seed=0)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "text" / "tokenizer.json"))
+    text = "click[Größe: 36 \U0001f45f]\t\x00\r\n"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert len(ids) == len(text.encode())
+    assert tokenizer.decode(ids, skip_special_tokens=False) == text
+    hf = AutoModelForCausalLM.from_pretrained(tmp_path / "text")
+    assert hf(torch.tensor([ids])).logits.shape == (1, len(ids), 259)
+    assert sum(parameter.numel() for parameter in hf.parameters()) == num_parameters
+    with pytest.raises(ConfigError, match="exists"):
+        make_text_model(tmp_path / "text", seed=0)

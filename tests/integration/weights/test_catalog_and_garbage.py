@@ -1,11 +1,13 @@
 import asyncio
 
+import psutil
 import pytest
 import torch
 
 from rollart_hpc.bus.subjects import WEIGHTS_BUCKET
-from rollart_hpc.errors import FencedError, MissingWeightsError, WeightsError
+from rollart_hpc.errors import FencedError, MissingWeightsError, NotReachableError, WeightsError
 from rollart_hpc.types import Bucket, Manifest
+from rollart_hpc.weights import catalog as catalog_module
 from rollart_hpc.weights.catalog import Publication
 from rollart_hpc.weights.garbage import WeightCollector
 from rollart_hpc.weights.puller import WeightPuller
@@ -57,6 +59,19 @@ async def test_committing_the_same_manifest_again_does_nothing(catalog):
     await catalog.commit(manifest_of(1))
     await catalog.commit(manifest_of(1))
     assert await catalog.publications() == [Publication(1, 1)]
+
+
+async def test_a_commit_whose_acknowledgement_was_lost_is_one(catalog, monkeypatch):
+    await catalog.commit(manifest_of(1))
+    move = catalog._kv.update
+
+    async def twice(*arguments, **options):
+        await move(*arguments, **options)
+        return await move(*arguments, **options)
+
+    monkeypatch.setattr(catalog._kv, "update", twice)
+    await catalog.commit(manifest_of(2))
+    assert (await catalog.latest()).version == 2
 
 
 async def test_of_racing_commits_the_newest_wins_and_the_order_holds(catalog):
@@ -167,3 +182,14 @@ async def test_listing_again_and_again_leaves_no_consumers_behind(catalog):
     async with asyncio.timeout(30):
         while await num_consumers() > before:
             await catalog.latest()
+
+
+async def test_a_bus_that_hangs_does_not_hold_a_listing(catalog, monkeypatch):
+    monkeypatch.setattr(catalog_module, "_LIST_DEADLINE_S", 0.3)
+    (server,) = [child for child in psutil.Process().children() if child.name() == "nats-server"]
+    server.suspend()
+    try:
+        with pytest.raises(NotReachableError, match=r"the bus did not list its weights within 0\.3 s"):
+            await asyncio.wait_for(catalog.publications(), 8)
+    finally:
+        server.resume()

@@ -125,6 +125,23 @@ async def test_an_upload_without_a_snapshot_is_refused(publisher):
         publisher.upload()
 
 
+async def test_a_snapshot_that_the_store_has_lost_is_uploaded_again_under_its_keys(publisher, puller, store):
+    publisher.snapshot(1, model(torch.float32))
+    buckets = publisher.upload()
+    assert len(buckets) > 1
+    store.remove([bucket.key for bucket in buckets[1:]])
+    assert publisher.upload() == buckets
+    assert all(store.exists([bucket.key for bucket in buckets]))
+    assert dict(puller.prefetch(manifest_of(buckets)).tensors()).keys() == dict(model(torch.float32)).keys()
+
+
+async def test_the_first_upload_of_a_snapshot_writes_no_key_twice(publisher):
+    publisher.publish(1, model(torch.float32))
+    publisher.snapshot(1, model(torch.float32, seed=1))
+    with pytest.raises(WeightsError, match="written once"):
+        publisher.upload()
+
+
 async def test_a_full_store_says_so_and_keeps_nothing_of_the_version(publisher, store):
     too_much = ((f"t{i}", torch.ones(1 << 20)) for i in range(40))
     with pytest.raises(WeightsError, match="store is full"):

@@ -1,4 +1,3 @@
-import signal
 import time
 
 import psutil
@@ -46,7 +45,7 @@ async def test_a_dead_master_is_named_within_its_deadline(master, owner):
     publisher = WeightPublisher(store, run="r", attempt=1, rank=0, bucket_mb=1)
     buckets = publisher.publish(1, [("w", torch.ones(100))])
     manifest = Manifest(version=1, attempt=1, buckets=buckets, probe_token_ids=b"", probe_logprobs=b"")
-    master.process.send(signal.SIGKILL)
+    master.process.kill()
     await master.process.wait()
     started = time.monotonic()
     with pytest.raises(MissingWeightsError, match="master does not answer"):
@@ -61,12 +60,37 @@ async def test_weights_of_a_dead_memory_owner_are_missing(master, owner):
     store = WeightStore.connect(master.endpoint)
     publisher = WeightPublisher(store, run="r", attempt=1, rank=0, bucket_mb=1)
     buckets = publisher.publish(1, [("w", torch.ones(100))])
-    owner.process.send(signal.SIGKILL)
+    owner.process.kill()
     await owner.process.wait()
     manifest = Manifest(version=1, attempt=1, buckets=buckets, probe_token_ids=b"", probe_logprobs=b"")
     with pytest.raises(MissingWeightsError, match="memory owner is gone"):
         WeightPuller(store, retry_s=0.2).prefetch(manifest)
     store.close()
+
+
+async def test_clients_find_a_store_that_was_started_again(master, owner, tmp_path):
+    store, reader = WeightStore.connect(master.endpoint), WeightStore.connect(master.endpoint)
+    publisher = WeightPublisher(store, run="r", attempt=1, rank=0, bucket_mb=1)
+    publisher.snapshot(1, [("w", torch.arange(100.0))])
+    buckets = publisher.upload()
+    before = master.process.pid
+    owner.process.kill()
+    await owner.process.wait()
+    await master.restart()
+    second = await MemoryOwner.start(master.endpoint, log_dir=tmp_path, size_mb=32)
+    try:
+        assert master.process.pid != before
+        # A connection that was open finds out with its first call.
+        with pytest.raises(WeightsError, match="master does not answer"):
+            publisher.upload()
+        assert publisher.upload() == buckets
+        manifest = Manifest(version=1, attempt=1, buckets=buckets, probe_token_ids=b"", probe_logprobs=b"")
+        ((_, tensor),) = WeightPuller(reader, retry_s=10).prefetch(manifest).tensors()
+        assert torch.equal(tensor, torch.arange(100.0))
+    finally:
+        store.close()
+        reader.close()
+        await second.stop()
 
 
 def test_a_store_that_is_not_there_is_an_error():
@@ -102,3 +126,14 @@ async def test_a_port_lost_to_another_process_is_replaced(master, monkeypatch, t
     second = await MooncakeMaster.start(log_dir=tmp_path)
     await second.stop()
     assert second.endpoint.master != master.endpoint.master
+
+
+async def test_a_service_that_never_listens_is_ended_and_told(monkeypatch, tmp_path):
+    for name in ("mooncake_master", "mooncake_client", "store.so"):
+        (tmp_path / name).write_text("#!/bin/sh\necho thinking\nexec sleep 60")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setattr(server, "mooncake_folder", lambda: tmp_path)
+    monkeypatch.setattr(server, "_READY_DEADLINE_S", 0.5)
+    with pytest.raises(WeightsError, match=r"(?s)mooncake_master did not listen on port \d+ within 0\.5 s.*thinking"):
+        await MooncakeMaster.start(log_dir=tmp_path)
+    assert "sleep" not in [child.name() for child in psutil.Process().children(recursive=True)]

@@ -53,15 +53,17 @@ def test_overrides_are_toml_values_or_bare_words(tmp_path: Path):
         ("tasks.a.zzz=1", "unknown key tasks.a.zzz; valid keys here: "),
         ("rollout.alpha=-1", "rollout.alpha = -1: input should be greater than or equal to 0"),
         ("rollout.alpha='1'", "rollout.alpha = '1': input should be a valid integer"),
-        ("tasks.a.weight=0", "tasks.a.weight = 0: input should be greater than 0"),
+        ("tasks.a.weight=0", "the weights of all tasks (a) are 0"),
         ("tasks.a.weight=-2.5", "tasks.a.weight = -2.5"),
         ("tasks.a.weight=nan", "tasks.a.weight = nan"),
         ("tasks.a.group_size=1", "tasks.a.group_size is 1: a group of one has no standard deviation"),
         ("tasks.a.max_new_tokens=2048", "no room is left for a prompt"),
         ("tasks.a.environment='nothing'", "tasks.a.environment = 'nothing'"),
+        ("generation.deterministic='yes'", "generation.deterministic = 'yes': input should be a valid boolean"),
         ("run.name='../x'", "run.name = '../x'"),
         ("pools.local.reward=0", "no pool has a worker of role reward; set reward = 1 in one of ['local']"),
         ("training.tensor_parallel=2", "the pools have 1 actor_train workers"),
+        ("run.checkpoint_keep_every=30", "no multiple of run.checkpoint_every = 20; set it to one, such as 40"),
         ("nonsense", "expected key.path=value"),
         ("run.name.x=1", "name is a value, not a section"),
     ],
@@ -82,10 +84,3 @@ def test_a_missing_file_broken_toml_and_a_missing_key_are_told_apart(tmp_path: P
         load_config(tmp_path / "none.toml")
     assert "not valid TOML" in refusal(tmp_path, text="[run")
     assert "run.steps is missing" in refusal(tmp_path, text=GOOD.replace("steps = 3", ""))
-
-
-def test_groups_are_shared_by_weight_and_every_task_gets_one(tmp_path: Path):
-    two = GOOD + '[tasks.b]\nenvironment = "m:E"\nreward = "m:r"\nweight = 3\n'
-    config = load_config(config_file(tmp_path, two))
-    assert config.groups_per_task() == {"a": 1, "b": 3}
-    assert "tasks.a gets no group" in refusal(tmp_path, "tasks.b.weight=100", text=two)

@@ -65,12 +65,12 @@ def test_a_deliverer_that_raises_is_a_failure_that_answers_the_rest():
 
 
 def test_spans_cover_the_response_and_leave_out_versions_that_sampled_nothing():
-    running = RunningRequest("inbox", request_of([1]), 1, 0.0)
+    running = RunningRequest("inbox", request_of([1]), 1)
     running.cut(3)
-    running.extend(StepOutput("0", [5, 6], [-1.0, -2.0], None, 0, None))
+    running.extend(StepOutput("0", [5, 6], [-1.0, -2.0], None, 0, None), 0.1)
     running.cut(4)
     running.cut(5)
-    running.extend(StepOutput("0", [7], [-3.0], "stop", None, None))
+    running.extend(StepOutput("0", [7], [-3.0], "stop", None, None), 0.1)
     result = running.result(6, FinishReason.STOP)
     assert result.spans == (Span(4, 0, 2), Span(6, 2, 3))
     assert np.frombuffer(result.token_ids, "<i4").tolist() == [5, 6, 7]

@@ -7,7 +7,7 @@ from rollart_hpc.envs.arithmetic.demonstrations import bad_play
 
 
 def question(seed: int, digits: int = 1) -> tuple[str, int]:
-    text, _ = Arithmetic(digits=digits).reset(seed=seed)
+    text, _ = Arithmetic(digits=digits).reset(seed=seed, task={})
     return text, sum(int(operand) for operand in text.removesuffix("=?").split("+"))
 
 
@@ -22,7 +22,7 @@ def test_the_right_answer_succeeds_with_and_without_leading_zeros() -> None:
     for seed in range(20):
         _, expected = question(seed)
         for answer in (f"{expected}", f"{expected:02d}", f"{expected:05000d}"):
-            arithmetic.reset(seed=seed)
+            arithmetic.reset(seed=seed, task={})
             observation, reward, terminated, truncated, info = arithmetic.step(f"so <answer>{answer}</answer>")
             assert (observation, reward, terminated, truncated) == ("", 1.0, True, False)
             assert info == {"success": True, "answered": True, "expected": str(expected)}
@@ -41,7 +41,7 @@ def test_the_right_answer_succeeds_with_and_without_leading_zeros() -> None:
 )
 def test_anything_else_is_wrong_and_no_exception(text: str, answered: bool) -> None:
     arithmetic = Arithmetic()
-    arithmetic.reset(seed=0)
+    arithmetic.reset(seed=0, task={})
     _, reward, terminated, _, info = arithmetic.step(text)
     assert (reward, terminated, info["success"], info["answered"]) == (0.0, True, False, answered)
 

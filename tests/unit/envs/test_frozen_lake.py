@@ -11,12 +11,12 @@ SHORTEST = ["down", "down", "right", "right", "down", "right"]
 
 
 def play(lake: FrozenLake, actions: list[str], seed: int = 0) -> list[object]:
-    return [lake.reset(seed=seed), *(lake.step(action) for action in actions)]
+    return [lake.reset(seed=seed, task={}), *(lake.step(action) for action in actions)]
 
 
 def test_the_grid_shows_the_player_and_no_start() -> None:
     lake = FrozenLake()
-    assert lake.reset(seed=0)[0] == "PFFF\nFHFH\nFFFH\nHFFG"
+    assert lake.reset(seed=0, task={})[0] == "PFFF\nFHFH\nFFFH\nHFFG"
     assert lake.step("<answer>down</answer>")[0] == "FFFF\nPHFH\nFFFH\nHFFG"
 
 
@@ -60,7 +60,7 @@ def test_random_maps_differ_by_seed_and_can_be_solved() -> None:
     lake = FrozenLake(random=True, size=5)
     maps = set[str]()
     for seed in range(20):
-        maps.add(lake.reset(seed=seed)[0])
+        maps.add(lake.reset(seed=seed, task={})[0])
         info = {}
         for _ in range(25):
             _, _, ended, _, info = lake.step(lake.shortening_actions()[0])
@@ -72,7 +72,7 @@ def test_random_maps_differ_by_seed_and_can_be_solved() -> None:
 
 def test_instructions_stand_before_the_first_grid_only() -> None:
     lake = FrozenLake(instructions="Walk.\n")
-    assert lake.reset(seed=0)[0] == "Walk.\nPFFF\nFHFH\nFFFH\nHFFG"
+    assert lake.reset(seed=0, task={})[0] == "Walk.\nPFFF\nFHFH\nFFFH\nHFFG"
     assert lake.step("left")[0] == "PFFF\nFHFH\nFFFH\nHFFG"
 
 

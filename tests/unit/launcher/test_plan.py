@@ -1,4 +1,7 @@
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from rollart_hpc.launcher.plan import plan_workers
 from rollart_hpc.types import Role
@@ -42,13 +45,15 @@ def test_an_attempt_ends_with_a_trainer_rank_and_with_no_other_worker():
     assert replaceable == {Role.ACTOR_TRAIN: False, Role.ACTOR_GEN: True, Role.ENVIRONMENT: True, Role.REWARD: True}
 
 
-def test_the_command_of_a_worker_is_one_that_the_program_knows():
+@pytest.mark.parametrize("guest", [False, True])
+def test_the_command_of_a_worker_is_one_that_the_program_knows(guest: bool):
     import typer
 
     from rollart_hpc.cli.main import app
 
     known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for plan in plan_workers(run_config()):
+    for planned in plan_workers(run_config()):
+        plan = replace(planned, guest=guest)
         command = plan.command(Path("/with space/attempt.json"))
         arguments = command[command.index("rollart_hpc.cli.main") + 1 :]
         context = known[arguments[0]].make_context(arguments[0], arguments[1:])
@@ -56,5 +61,7 @@ def test_the_command_of_a_worker_is_one_that_the_program_knows():
             "attempt": Path("/with space/attempt.json"),
             "member_id": plan.member_id,
             "hardware": plan.hardware,
+            "pool": plan.pool,
             "rank": plan.rank,
+            "guest": guest,
         }

@@ -11,6 +11,7 @@ _GOOD: dict[str, Any] = {
     "published_version": 3,
     "confirmed_version": 3,
     "alpha": 1,
+    "schedule": {"alpha": 1, "stale": "abort"},
     "dtype": "float32",
     "trajectories": {
         "dispatched": 20,
@@ -33,9 +34,12 @@ _GOOD: dict[str, Any] = {
             "reward_last": 0.7,
             "turns_mean": 4.5,
             "prefix_cached_share": 0.8,
+            "tokens_by_hardware": {"H20": 1000},
             "seconds_per_trajectory": {"generate": 0.1},
         }
     },
+    "profile": {"lake": {"hardware": {}}},
+    "affinity": {"mode": "static", "mapping": {"lake": "any"}, "changes": 0, "advice": ""},
     "tokens_generated": 1000,
     "tokens_trained": 800,
     "tokens_per_s": 100.0,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rollart_hpc.errors import ConfigError
-from rollart_hpc.observe.assessment import assess_summary, read_summary
+from rollart_hpc.observe.assessment import assess_summary, require_summary
 from rollart_hpc.observe.metrics import write_summary
 from tests.unit.observe.summaries import summary
 
@@ -17,6 +17,10 @@ def test_a_good_run_has_no_fault():
 
 def gap(mean: float, tokens: int = 500) -> dict[str, Any]:
     return {"logprob_gap": {"mean": mean, "max": mean, "tokens": tokens}}
+
+
+def test_a_mode_that_trains_what_is_older_than_its_bound_has_no_bound_to_break():
+    assert assess_summary(summary(max_staleness_trained=2, schedule={"alpha": 1, "stale": "train"}), {}) == []
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_what_does_not_hold_is_said_in_one_line(
     found = summary(**changes)
     if from_disk:
         write_summary(tmp_path, found)
-        found = read_summary(tmp_path)
+        found = require_summary(tmp_path)
         said = said.replace(" inf ", " nan ")
     (fault,) = assess_summary(found, thresholds)
     assert said in fault
@@ -73,10 +77,10 @@ def test_every_fault_is_listed():
 
 def test_a_directory_without_a_summary_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"has no summary\.json; it is written when an attempt ends"):
-        read_summary(tmp_path)
+        require_summary(tmp_path)
 
 
 def test_a_summary_of_something_else_is_refused(tmp_path: Path):
     (tmp_path / "summary.json").write_text('["other"]')
     with pytest.raises(ConfigError, match=r"summary\.json: not the summary of a run"):
-        read_summary(tmp_path)
+        require_summary(tmp_path)

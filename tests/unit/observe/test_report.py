@@ -64,6 +64,21 @@ def test_a_task_that_came_later_has_a_report(tmp_path: Path):
     assert "sums" in report_of(tmp_path, tasks=tasks)
 
 
+def test_the_report_says_where_tokens_were_generated_when_there_are_several_classes(tmp_path: Path):
+    assert "generated on" not in report_of(tmp_path)
+    task = summary()["tasks"]["lake"]
+    tasks = {"lake": {**task, "tokens_by_hardware": {"H20": 6, "H800": 1994}}, "sums": task}
+    lines = report_of(tmp_path, tasks=tasks).splitlines()
+    assert "tokens generated on" in lines[1]
+    assert [line.partition("80%")[2].strip() for line in lines[2:4]] == ["H800 99.7%, H20 0.3%", "H20 100.0%"]
+
+
+def test_the_report_ends_with_the_advice(tmp_path: Path):
+    assert "advice" not in report_of(tmp_path)
+    affinity = {"mode": "advise", "mapping": {}, "changes": 0, "advice": "lake on [h800]: generation 23% shorter"}
+    assert report_of(tmp_path, affinity=affinity).endswith("advice: lake on [h800]: generation 23% shorter\n")
+
+
 def test_a_run_that_left_nothing_has_no_report(tmp_path: Path):
     console = Console(record=True)
     print_report(console, tmp_path)

@@ -23,7 +23,7 @@ def episode(info: dict[str, object]) -> Episode:
 )
 async def test_the_lake_pays_the_goal_the_way_and_legible_short_play(actions: list[str], reward: float) -> None:
     lake = FrozenLake()
-    _, info = lake.reset(seed=0)
+    _, info = lake.reset(seed=0, task={})
     for action in actions:
         info |= lake.step(action)[4]
     score = await frozen_lake.score(episode(info))
@@ -41,8 +41,8 @@ async def test_the_lake_pays_the_goal_the_way_and_legible_short_play(actions: li
 )
 async def test_a_sum_pays_the_exact_match_and_costs_a_missing_answer(text: str, score: Score) -> None:
     environment = Arithmetic()
-    seed = next(seed for seed in range(1000) if environment.reset(seed=seed)[0] == "7+5=?")
-    _, info = environment.reset(seed=seed)
+    seed = next(seed for seed in range(1000) if environment.reset(seed=seed, task={})[0] == "7+5=?")
+    _, info = environment.reset(seed=seed, task={})
     info |= environment.step(text)[4]
     assert await arithmetic.score(episode(info)) == score
 

@@ -29,6 +29,7 @@ from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.backends.megatron import checkpoint, packing, platform, ranks
 from rollart_hpc.data_plane.backends.megatron.architecture import check_layout, read_architecture
 from rollart_hpc.data_plane.backends.megatron.build import build_model
+from rollart_hpc.data_plane.backends.megatron.checkpoint import PendingSave
 from rollart_hpc.data_plane.backends.megatron.hf_weights import HfWeights
 from rollart_hpc.data_plane.backends.megatron.logprobs import token_logprobs
 from rollart_hpc.data_plane.backends.megatron.packing import MicroBatch
@@ -84,6 +85,11 @@ class MegatronTrainer:
         self._rows = torch.zeros(0, dtype=torch.int64, device=self._platform.device)
         if self._ranks.is_last_stage:
             self._model.gpt.output_layer.register_forward_pre_hook(self._keep_needed_rows)
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """This rank's stage of the model, with its part of each tensor-parallel weight."""
+        return self._model.gpt
 
     @property
     def data_rank(self) -> int:
@@ -168,13 +174,21 @@ class MegatronTrainer:
         dist.broadcast(probe, src=self._ranks.loss_source)
         return probe.cpu().numpy()
 
-    def save(self, directory: Path) -> None:
-        """Writes a checkpoint of model, optimizer and random states into a new directory.
+    def begin_save(self, directory: Path) -> PendingSave:
+        """Copies model, optimizer and random states to host memory, for a checkpoint in a new directory.
 
         Raises:
-            CheckpointError: the directory holds something already.
+            CheckpointError: the directory holds something already, or cannot be made; on every rank.
         """
-        checkpoint.snapshot(self._state, directory).write()
+        return checkpoint.begin_save(self._state, directory)
+
+    def save(self, directory: Path) -> None:
+        """Writes a checkpoint while training waits.
+
+        Raises:
+            CheckpointError: it could not be written; on every rank.
+        """
+        checkpoint.save(self._state, directory)
 
     def load(self, directory: Path) -> None:
         """Goes on from a checkpoint, also one that was saved under another layout.

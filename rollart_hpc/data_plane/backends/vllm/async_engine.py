@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from array import array
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.backends.admission import AdmittedRequest, ModelLimits, admit, refusal
 from rollart_hpc.data_plane.backends.outstanding import Key, Outstanding
 from rollart_hpc.data_plane.backends.vllm import compat
+from rollart_hpc.data_plane.backends.vllm.final_output import result_of, usage_of
 from rollart_hpc.data_plane.backends.vllm.running import UsageCounter
-from rollart_hpc.data_plane.backends.vllm.sampling import FINISH_REASONS, SamplingCache
+from rollart_hpc.data_plane.backends.vllm.sampling import SamplingCache
+from rollart_hpc.data_plane.backends.vllm.shared_time import SharedTime
 from rollart_hpc.data_plane.backends.vllm.weight_file import checkpoint_shapes, require_complete, weight_file
-from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure, TagUsage
+from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure
+from rollart_hpc.data_plane.stop_signals import STOP_SIGNALS
 from rollart_hpc.errors import EngineError, WaitTimeout
-from rollart_hpc.types import GenerateRequest, GenerateResult, Span
+from rollart_hpc.processes import deaf_children
+from rollart_hpc.types import GenerateRequest, GenerateResult, TagUsage
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +45,7 @@ class VllmAsyncEngine:
         self._config, self._seed = config, seed
         self._outstanding = Outstanding()
         self._usage = UsageCounter()
+        self._time = SharedTime(1 if config.generation.deterministic else config.generation.max_concurrent)
         self._version = 0
         self._suspended = False
         self._closing = False
@@ -122,6 +126,7 @@ class VllmAsyncEngine:
         async with _deadline(_COMMAND_DEADLINE_S, "the running step to end"):
             await self._llm.pause_generation(mode="keep", clear_cache=False)
         self._suspended = True
+        self._time.suspend()
 
     async def load(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `Engine`."""
@@ -144,6 +149,7 @@ class VllmAsyncEngine:
         async with _deadline(_COMMAND_DEADLINE_S, "the engine to resume"):
             await self._llm.resume_generation()
         self._suspended = False
+        self._time.resume()
 
     async def probe(self, token_ids: Sequence[int]) -> list[float]:
         """See `Engine`."""
@@ -171,7 +177,10 @@ class VllmAsyncEngine:
 
     def _open(self) -> None:
         # Stored and not returned: the executor's thread would keep it alive beyond `close`.
-        self._llm = compat.open_async_llm(self._config, seed=self._seed)
+        # Whoever starts multiprocessing's tracker unblocks signals as it does so: not within the block.
+        resource_tracker.ensure_running()
+        with deaf_children(STOP_SIGNALS):  # vLLM's processes would end of them
+            self._llm = compat.open_async_llm(self._config, seed=self._seed)
 
     async def _replace_weights(self, version: int, tensors: list[tuple[str, torch.Tensor]]) -> None:
         # Tensors do not pass through collective_rpc to another process; a file in shared memory does.
@@ -187,27 +196,20 @@ class VllmAsyncEngine:
         self._version = version
 
     async def _generate(self, vllm_id: str, inbox: str, request: GenerateRequest, admitted: AdmittedRequest) -> None:
-        added_at = time.time()
+        self._time.begin(vllm_id)
         try:
             params = self._sampling.of(request, admitted.max_tokens)
             output = await self._run(vllm_id, admitted.token_ids, params)
+            self._usage.add(request.tag, usage_of(output, len(admitted.token_ids), self._time))
         except self._request_errors as error:
             self._answer(inbox, refusal(request, f"{type(error).__name__}: {error}"))
             return
         except Exception as error:
             self._outstanding.fail(error)
             return
-        self._answer(inbox, _result_of(request, output))
-        if output.outputs[0].finish_reason in ("stop", "length"):
-            first_token_s = output.metrics.first_token_latency
-            self._usage.add(
-                request.tag,
-                num_prompt_tokens=len(admitted.token_ids),
-                num_cached_tokens=output.num_cached_tokens or 0,
-                num_new_tokens=len(output.outputs[0].token_ids),
-                prefill_s=first_token_s,
-                decode_s=time.time() - added_at - first_token_s,
-            )
+        finally:
+            self._time.end(vllm_id)
+        self._answer(inbox, result_of(request, output))
 
     async def _run(self, vllm_id: str, token_ids: list[int], params: Any) -> Any:
         prompt = {"type": "token", "prompt_token_ids": token_ids}
@@ -252,22 +254,6 @@ class VllmAsyncEngine:
             return
         error = None if task.cancelled() else task.exception()
         self._outstanding.fail(error or EngineError("vLLM's engine process ended"))
-
-
-def _result_of(request: GenerateRequest, output: Any) -> GenerateResult:
-    completion = output.outputs[0]
-    reason = FINISH_REASONS.get(completion.finish_reason)
-    if reason is None:
-        return refusal(request, f"vLLM ended the request with {completion.finish_reason}")
-    logprobs = completion.logprobs.logprobs if completion.logprobs else ()
-    return GenerateResult(
-        request.request_id,
-        array("i", completion.token_ids).tobytes(),
-        array("f", logprobs).tobytes(),
-        tuple(Span(int(span.version), span.start, span.end) for span in completion.weight_versions or ()),
-        reason,
-        output.num_cached_tokens or 0,
-    )
 
 
 async def _hold_group(grouped: asyncio.Future[asyncio.TaskGroup]) -> None:

@@ -28,9 +28,9 @@ from rollart_hpc.data_plane.backends.vllm import compat
 from rollart_hpc.data_plane.backends.vllm.running import RunningRequest, UsageCounter
 from rollart_hpc.data_plane.backends.vllm.sampling import FINISH_REASONS, SamplingCache
 from rollart_hpc.data_plane.backends.vllm.steppers import StepOutput, Stepper
-from rollart_hpc.data_plane.engine import Answer, TagUsage
+from rollart_hpc.data_plane.engine import Answer
 from rollart_hpc.errors import EngineError, RollartError
-from rollart_hpc.types import FinishReason, GenerateRequest
+from rollart_hpc.types import FinishReason, GenerateRequest, TagUsage
 
 T = TypeVar("T")
 
@@ -69,6 +69,8 @@ class CommandLoop:
         self._probes: dict[str, Future[list[float]]] = {}
         self._answers: list[Answer] = []
         self._usage = UsageCounter()
+        self._unshared_s = 0.0
+        """Time of steps that gave no token: parts of a long prefill. The next one's requests share it."""
 
     @property
     def version(self) -> int:
@@ -160,13 +162,21 @@ class CommandLoop:
             while not self._closing:
                 self._take_commands()
                 if self._is_busy():
-                    for output in self._stepper.step():
-                        self._take_output(output)
+                    self._step()
                     self._flush()
             self._end(EngineError("the engine was closed"))
         except BaseException as error:
             self._end(error)
             raise
+
+    def _step(self) -> None:
+        begin = time.perf_counter()
+        outputs = list(self._stepper.step())
+        self._unshared_s += time.perf_counter() - begin
+        if outputs:
+            share_s, self._unshared_s = self._unshared_s / len(outputs), 0.0
+            for output in outputs:
+                self._take_output(output, share_s)
 
     def _is_busy(self) -> bool:
         return not self._suspended and bool(self._running or self._probes)
@@ -236,13 +246,14 @@ class CommandLoop:
         except self._request_errors as error:
             self._answers.append((inbox, refusal(request, f"{type(error).__name__}: {error}")))
             return
-        self._running[vllm_id] = RunningRequest(inbox, request, len(admitted.token_ids), time.perf_counter())
+        self._running[vllm_id] = RunningRequest(inbox, request, len(admitted.token_ids))
         self._id_of[inbox, request.request_id] = vllm_id
 
     def _abort(self, key: Key) -> None:
         if vllm_id := self._id_of.pop(key, None):
             self._stepper.abort(vllm_id)
             running = self._running.pop(vllm_id)
+            self._usage.count(running)
             self._answers.append((running.inbox, running.result(self._version, FinishReason.ABORT)))
 
     def _start_probe(self, token_ids: list[int], future: Future[list[float]]) -> None:
@@ -254,23 +265,23 @@ class CommandLoop:
         self._stepper.add(vllm_id, token_ids, self._sampling.of_probe())
         self._probes[vllm_id] = future
 
-    def _take_output(self, output: StepOutput) -> None:
+    def _take_output(self, output: StepOutput, share_s: float) -> None:
         running = self._running.get(output.request_id)
         if running is None:
             if output.request_id in self._probes and output.prompt_logprobs is not None:
                 self._probes.pop(output.request_id).set_result(output.prompt_logprobs)
             return
-        running.extend(output)
+        running.extend(output, share_s)
         if output.finish_reason is None:
             return
         del self._running[output.request_id]
         del self._id_of[running.inbox, running.request.request_id]
+        self._usage.count(running)
         reason = FINISH_REASONS.get(output.finish_reason)
         if reason is None:
             answer = refusal(running.request, f"vLLM ended the request with {output.finish_reason}")
         else:
             answer = running.result(self._version, reason)
-            self._usage.count(running)
         self._answers.append((running.inbox, answer))
 
     def _flush(self) -> None:

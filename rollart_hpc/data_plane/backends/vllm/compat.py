@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from rollart_hpc import garbage
 from rollart_hpc.config.schema import RunConfig
 from rollart_hpc.data_plane.backends.vllm.steppers import EngineCoreStepper, LLMEngineStepper, Stepper
 
@@ -65,7 +66,9 @@ def engine_arguments(config: RunConfig, *, seed: int) -> dict[str, Any]:
         "model": str(config.model.path),
         "dtype": config.model.dtype,
         "max_model_len": config.model.max_context,
-        "max_num_seqs": generation.max_concurrent,
+        # What shares a batch, or was computed in another batch before, changes the last bits of the logits.
+        "max_num_seqs": 1 if generation.deterministic else generation.max_concurrent,
+        "enable_prefix_caching": False if generation.deterministic else None,
         "kv_cache_memory_bytes": None if kv_cache_mb is None else kv_cache_mb << 20,
         "block_size": generation.block_size,
         "tensor_parallel_size": generation.tensor_parallel,
@@ -101,6 +104,7 @@ def open_stepper(config: RunConfig, *, seed: int, public_api: bool = False) -> S
     from vllm import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    garbage.keep()
     arguments = engine_arguments(config, seed=seed)
     # A step then returns the tokens that it sampled, so that one version label serves the whole step.
     engine: Any = LLMEngine.from_engine_args(EngineArgs(**arguments, async_scheduling=False, disable_log_stats=True))

@@ -16,9 +16,9 @@ from rollart_hpc.data_plane.backends.outstanding import Outstanding
 from rollart_hpc.data_plane.backends.vllm import compat
 from rollart_hpc.data_plane.backends.vllm.command_loop import CommandLoop
 from rollart_hpc.data_plane.backends.vllm.weight_file import checkpoint_shapes, require_complete
-from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure, TagUsage
+from rollart_hpc.data_plane.engine import Answer, Deliver, OnFailure
 from rollart_hpc.errors import EngineError, WaitTimeout
-from rollart_hpc.types import GenerateRequest
+from rollart_hpc.types import GenerateRequest, TagUsage
 
 if TYPE_CHECKING:
     import torch

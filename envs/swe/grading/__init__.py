@@ -1,0 +1,1 @@
+"""Whether a patch solves a task: a clean sandbox, hidden tests, and results that the patch cannot easily fake."""

@@ -1,0 +1,1 @@
+"""The jobs of a user in Slurm: their states, their ends, and the notice to save."""

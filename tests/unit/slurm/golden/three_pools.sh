@@ -1,0 +1,88 @@
+#!/bin/bash
+# Pool cpu
+#SBATCH --job-name=three_pools
+#SBATCH --output=/dev/null
+#SBATCH --open-mode=append
+#SBATCH --chdir=/shared/work
+#SBATCH --partition=cpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=20
+#SBATCH --mem=73728M
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@120
+#SBATCH hetjob
+# Pool h800
+#SBATCH --chdir=/shared/work
+#SBATCH --partition=h800
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=131072M
+#SBATCH --gres=gpu:2
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@120
+#SBATCH hetjob
+# Pool h20
+#SBATCH --chdir=/shared/work
+#SBATCH --partition=h20
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=131072M
+#SBATCH --gres=gpu:2
+#SBATCH --requeue
+#SBATCH --signal=B:USR2@120
+
+# The output is in slurm-JOBID.out in the run's directory. This script opens it by itself, since Slurm ends a job
+# without a word when the directory of --output is missing.
+run=/shared/runs/three_pools
+mkdir -p "$run" && exec >>"$run/slurm-$SLURM_JOB_ID.out" 2>&1 || exit 2
+
+# Slurm signals this process, which exec makes the leader.
+exec /shared/venv/bin/python3 -m rollart_hpc.cli.main lead <<'END_OF_CONFIG'
+{
+  "run": {
+    "name": "three_pools",
+    "steps": 10,
+    "directory": "/shared/runs/three_pools"
+  },
+  "model": {
+    "path": "/shared/models/qwen3"
+  },
+  "rollout": {
+    "groups_per_step": 4
+  },
+  "pools": {
+    "h800": {
+      "hardware": "H800",
+      "actor_train": 1,
+      "actor_gen": 1,
+      "slurm": {
+        "partition": "h800"
+      }
+    },
+    "h20": {
+      "hardware": "H20",
+      "actor_gen": 2,
+      "slurm": {
+        "partition": "h20"
+      }
+    },
+    "cpu": {
+      "hardware": "cpu",
+      "environment": 1,
+      "reward": 1,
+      "slurm": {
+        "partition": "cpu"
+      }
+    }
+  },
+  "tasks": {
+    "lake": {
+      "environment": "envs.lake:Lake",
+      "reward": "rewards.lake:score"
+    }
+  }
+}
+END_OF_CONFIG
