@@ -34,6 +34,6 @@ class Clock:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Calls on the running event loop after simulated seconds, never before; unless the handle is cancelled."""
-        # uvloop keeps time in whole milliseconds and rounds to the nearest.
-        milliseconds = math.ceil(seconds / self._scale * 1000)
+        # uvloop keeps time in whole milliseconds, rounded down: its now may be almost one behind.
+        milliseconds = math.ceil(seconds / self._scale * 1000) + 1 if seconds > 0 else 0
         return asyncio.get_running_loop().call_later(milliseconds / 1000, callback)

@@ -33,6 +33,21 @@ def test_waiting_is_shorter_by_the_scale_and_no_call_is_early(runner: Callable[[
     runner(wait_in_every_way())
 
 
+async def wait_on_a_busy_loop() -> None:
+    clock, loop = Clock(1000), asyncio.get_running_loop()
+    for part in range(60):
+        fired: asyncio.Future[float] = loop.create_future()
+        due_s = clock.now() + 0.9
+        clock.call_later(0.9, lambda fired=fired: fired.set_result(clock.now()))
+        clock.block(0.005 * part)  # the loop looks at the time again when a millisecond may have begun
+        assert await fired >= due_s
+
+
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_no_call_is_early_when_the_loop_was_busy(runner: Callable[[Coroutine[Any, Any, None]], None]):
+    runner(wait_on_a_busy_loop())
+
+
 async def test_a_cancelled_call_is_not_made():
     clock = Clock(1000)
     clock.call_later(1.0, lambda: pytest.fail("it was cancelled")).cancel()
