@@ -36,6 +36,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: rank(item.nodeid))
 
 
+@pytest.fixture(autouse=True)
+def settings_of_one_test() -> Generator[None]:
+    """What a test makes the settings of its process, by variables, is not the next one's."""
+    before = _own_variables()
+    yield
+    for name in _own_variables().keys() | before.keys():
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
+
+
+def _own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("ROLLART_")}
+
+
 @pytest.fixture(scope="session")
 def arithmetic_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model after a warm start on bad sums; made by the first process that asks, for all of them."""

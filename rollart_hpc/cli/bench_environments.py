@@ -2,8 +2,8 @@
 
 Random policies play directly on an `EnvironmentHost`, with a pause where a model would think: no engine, no bus. It
 shows whether memory, processes and files stay as they are, and what is left when the host has closed. The time runs
-when all have begun. With ``--hung`` some environments hang in the second half of it, again and again; the others'
-trajectories are compared with those of the first half.
+when all have begun and the warm-up is over. With ``--hung`` some environments hang in the second half of it, again and
+again; the others' trajectories are compared with those of the first half.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class _Sample:
     at_s: float
     memory_mb: float
     """Of this process and all below it, shared pages in equal parts."""
+    host_mb: float
+    """Of this process alone."""
     processes: int
     files: int
 
@@ -53,6 +55,7 @@ def bench_environments(
     config: Annotated[Path | None, typer.Argument(help="A run's TOML file: its tasks, in equal parts.")] = None,
     count: Annotated[int, typer.Option(help="Environments at once.", min=1)] = 1000,
     seconds: Annotated[float, typer.Option(help="Length of the measurement.", min=1.0)] = 60.0,
+    warm_up: Annotated[float, typer.Option(help="Seconds of play before it, not measured.", min=0.0)] = 0.0,
     think: Annotated[float, typer.Option(help="Seconds between an observation and its action.", min=0.0)] = 0.5,
     hung: Annotated[int, typer.Option(help="Environments that hang in the second half.", min=0)] = 0,
     max_children: Annotated[int, typer.Option(help="Processes at most.", min=1)] = 64,
@@ -69,7 +72,7 @@ def bench_environments(
     if config is not None and hung:
         raise ConfigError("--hung needs environments of our own, which hang when they are told; leave CONFIG out")
     specs = _configured(config) if config is not None else _of_our_own()
-    result = asyncio.run(_measure(specs, count, seconds, think, hung, max_children))
+    result = asyncio.run(_measure(specs, count, warm_up, seconds, think, hung, max_children))
     if as_json:
         print(json.dumps(result))
     else:
@@ -106,6 +109,7 @@ def _of_our_own() -> dict[str, tuple[EnvironmentSpec, int]]:
 async def _measure(
     specs: dict[str, tuple[EnvironmentSpec, int]],
     count: int,
+    warm_up: float,
     seconds: float,
     think: float,
     hung: int,
@@ -128,7 +132,9 @@ async def _measure(
             for number, task in enumerate(tasks)
         ]
         await _begun(all_begun, players)
-        start_s, begin = time.monotonic() - begin, time.monotonic()
+        start_s = time.monotonic() - begin
+        await asyncio.sleep(warm_up)
+        begin = time.monotonic()
         stages.append(_Played())
         hanging: list[asyncio.Task[None]] = []
         while (at_s := time.monotonic() - begin) < seconds:
@@ -247,15 +253,16 @@ def _sample(at_s: float) -> _Sample:
 
     import psutil
 
-    memory, processes = 0, 0
     here = psutil.Process()
-    for process in (here, *here.children(recursive=True)):
+    memory = host = here.memory_full_info().pss
+    processes = 1
+    for process in here.children(recursive=True):
         try:
             memory += process.memory_full_info().pss
             processes += process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             continue
-    return _Sample(at_s, memory / 1e6, processes, len(os.listdir("/proc/self/fd")))  # noqa: PTH208
+    return _Sample(at_s, memory / 1e6, host / 1e6, processes, len(os.listdir("/proc/self/fd")))  # noqa: PTH208
 
 
 def _of_stage(played: _Played) -> dict[str, Any]:
@@ -288,12 +295,12 @@ def _steadiness(samples: Sequence[_Sample]) -> dict[str, Any]:
     import numpy as np
 
     found: dict[str, Any] = {}
-    for name in ("memory_mb", "processes", "files"):
+    at_s = [sample.at_s for sample in samples]
+    for name in ("memory_mb", "host_mb", "processes", "files"):
         values = [float(getattr(sample, name)) for sample in samples]
         found[name] = {"first": round(values[0], 1), "last": round(values[-1], 1), "most": round(max(values), 1)}
-    if len(samples) > 2:
-        slope = np.polyfit([sample.at_s for sample in samples], [sample.memory_mb for sample in samples], 1)[0]
-        found["memory_mb"]["per_minute"] = round(float(slope) * 60, 2)
+        if len(samples) > 2:
+            found[name]["per_minute"] = round(float(np.polyfit(at_s, values, 1)[0]) * 60, 2)
     return found
 
 

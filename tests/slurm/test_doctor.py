@@ -345,7 +345,7 @@ def test_an_interrupted_command_leaves_neither_files_nor_jobs(cluster: Cluster, 
 
 
 def wait_for_probes_to_run() -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "rollart-doctor" not in run_slurm("squeue", "--noheader", "--states=running", "--format=%j"):
         assert time.monotonic() < deadline
         time.sleep(0.1)
