@@ -15,7 +15,7 @@ from rollart_hpc.images.deadline import Deadline
 from rollart_hpc.images.locks import exclusive, unused
 from rollart_hpc.images.node_directory import NodeDirectory
 from rollart_hpc.images.node_images import read_record, used_at
-from rollart_hpc.images.reference import digest_of_hex
+from rollart_hpc.images.reference import digest_of_hex, is_digest
 
 _FORGOTTEN_S = 3600.0
 Kind = Literal["image", "blob", "partial"]
@@ -75,7 +75,7 @@ def is_in_use(kept: Kept) -> bool:
 
 
 def _images(node: NodeDirectory) -> Iterator[Kept]:
-    for directory in (node.root / "images").glob("*"):
+    for directory in _of_digests(node.root / "images"):
         record = read_record(directory)
         yield Kept(
             kind="image",
@@ -88,11 +88,16 @@ def _images(node: NodeDirectory) -> Iterator[Kept]:
 
 
 def _files(node: NodeDirectory, kind: Literal["blob", "partial"]) -> Iterator[Kept]:
-    for path in (node.root / ("blobs" if kind == "blob" else kind)).glob("*"):
+    for path in _of_digests(node.root / ("blobs" if kind == "blob" else kind)):
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
             digest = digest_of_hex(path.name)
             yield Kept(kind=kind, digest=digest, path=path, size_bytes=status.st_size, used_at=status.st_mtime)
+
+
+def _of_digests(directory: Path) -> Iterator[Path]:
+    """What is ours in a directory: somebody else's files have other names, and are left alone."""
+    return (path for path in directory.glob("*") if is_digest(digest_of_hex(path.name)))
 
 
 def _remove(node: NodeDirectory, one: Kept) -> bool:

@@ -36,7 +36,8 @@ class NodeDirectory:
         root: where; None for a folder of the user's in the node's temporary directory.
 
     Raises:
-        ImageError: it belongs to somebody else, or its path names a user whom there is not; not retryable.
+        ImageError: it is no directory, belongs to somebody else, or its path names a user whom there is not; not
+            retryable.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -44,6 +45,8 @@ class NodeDirectory:
         self._is_default = root is None
         if self._is_default and os.path.lexists(self.root):
             _check_own(self.root)
+        elif self.root.exists() and not self.root.is_dir():
+            raise ImageError(f"{self.root} is no directory; set images.node_directory to one", retryable=False)
 
     def make(self) -> None:
         """Makes what is missing of it.

@@ -40,7 +40,10 @@ def test_images_are_pulled_listed_and_collected(registry: EmulatedRegistry, sett
         assert listed["names"][f"{registry.host}/app:latest"] == digest
         removed = run("gc", "--max-gb", "0")["removed"]
         assert [one["reference"] for one in removed if one["kind"] == "image"] == [f"{registry.host}/other"]
+    foreign = tmp_path / "node" / "blobs" / "notes"
+    foreign.mkdir()
     assert run("gc", "--max-gb", "0")["left_bytes"] == 0
+    assert foreign.exists(), "it is not ours"
     for command in (["images", "list"], ["images", "gc"]):
         shown = CliRunner().invoke(app, [*command, *where[:2]])
         assert (shown.exit_code, str(tmp_path / "node") in shown.output or "left" in shown.output) == (0, True)

@@ -67,3 +67,10 @@ def test_a_full_disk_may_have_room_later(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ImageError, match="No space left") as raised:
         NodeDirectory(tmp_path / "new").make()
     assert raised.value.retryable
+
+
+def test_a_file_is_no_directory(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ImageError, match="is no directory"):
+        NodeDirectory(file)
