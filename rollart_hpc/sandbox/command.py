@@ -1,6 +1,7 @@
 """One command in an enclosure: its descriptors, its deadline and its bounds.
 
-Waits for: output, room in its standard input, its end, the deadline. Ended by: itself, the deadline, the watcher.
+Waits for: output, at its pace, room in its standard input, its end, the deadline. Ended by: itself, the deadline, the
+watcher.
 It is over when its process is: then nothing that it started is left (`Enclosure.start`).
 """
 
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 
 from rollart_hpc.errors import SandboxError
 from rollart_hpc.sandbox.enclosure import Enclosure
-from rollart_hpc.sandbox.output import HeadAndTail
+from rollart_hpc.sandbox.output import HeadAndTail, Pace
 from rollart_hpc.sandbox.sandbox import Ending
 from rollart_hpc.sandbox.spawner import Process
 from rollart_hpc.sandbox.usage import proportional_bytes, usage
 from rollart_hpc.sandbox.watcher import watcher
 
 _KILL_AGAIN_S = 0.02
+_AHEAD_S = 0.05
+"""How long output that comes too fast is not looked at."""
 _KILL_S = 10.0
 _KILLED = 137
 """As a shell says it of SIGKILL."""
@@ -61,6 +64,7 @@ class Command:
         self._lock = threading.Lock()
         self._process: Process | None = None
         self._began_full = False
+        self._pace = Pace()
         self.output = HeadAndTail(bounds.output_bytes)
         self.ending: Ending = "exit"
         self.exit_code = 0
@@ -144,6 +148,7 @@ class Command:
         waiting.register(process.fd, select.POLLIN)
         waiting.register(output, select.POLLIN)
         os.set_blocking(output, False)
+        output_is_open = True
         rest = memoryview(stdin)
         if source >= 0:
             os.set_blocking(source, False)
@@ -154,7 +159,12 @@ class Command:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     self._end(process, "timeout", late_s=-left_s)
-                ready = dict(waiting.poll(1e3 * (left_s if left_s > 0 else _KILL_AGAIN_S)))
+                wait_s = left_s if left_s > 0 else _KILL_AGAIN_S
+                if output_is_open:
+                    is_ahead = self._pace.is_ahead()
+                    waiting.modify(output, 0 if is_ahead else select.POLLIN)
+                    wait_s = min(wait_s, _AHEAD_S) if is_ahead else wait_s
+                ready = dict(waiting.poll(1e3 * wait_s))
                 if source in ready:
                     rest = _write(source, rest)
                     if not rest:
@@ -163,6 +173,7 @@ class Command:
                         source = -1
                 if output in ready and not self._read(output):
                     waiting.unregister(output)
+                    output_is_open = False
                 if process.fd in ready:
                     while self._read(output):
                         pass
@@ -177,6 +188,7 @@ class Command:
         except BlockingIOError:
             return False
         self.output.add(data)
+        self._pace.take(len(data))
         return bool(data)
 
     def _end(self, process: Process, ending: Ending, *, late_s: float) -> None:

@@ -1,6 +1,31 @@
-"""What is kept of a command's output: its beginning and its end, within a bound."""
+"""What is kept of a command's output, its beginning and its end within a bound, and how fast it is taken."""
 
 from __future__ import annotations
+
+import time
+
+_BURST = 64 << 20
+_BYTES_PER_S = 8 << 20
+
+
+class Pace:
+    """How fast output is taken: a burst at once, later so much in a second.
+
+    A program that prints for ever then waits for its pipe, instead of taking a core for itself and part of another for
+    who drops what it prints; one that ends prints what it has to.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._taken = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Takes note of what came."""
+        self._taken += num_bytes
+
+    def is_ahead(self) -> bool:
+        """Whether no more should be taken now."""
+        return self._taken > _BURST + _BYTES_PER_S * (time.monotonic() - self._began)
 
 
 class HeadAndTail:

@@ -1,6 +1,7 @@
 """What commands see of a sandbox, and what comes back of them."""
 
 import os
+import re
 import shutil
 import signal
 import threading
@@ -11,6 +12,7 @@ import pytest
 from rollart_hpc.config.node import SandboxSection
 from rollart_hpc.errors import NoSandboxError, SandboxError
 from rollart_hpc.sandbox import Sandbox, available_runtime, open_sandbox
+from rollart_hpc.sandbox import output as output_of_commands
 from rollart_hpc.sandbox.shell_sandbox import ShellSandbox
 from rollart_hpc.sandbox.unisolated import UnisolatedEnclosure
 
@@ -214,3 +216,19 @@ def test_without_attributes_on_tmpfs_a_removed_directory_is_made_again(
         assert output(sandbox, "rm -r src; mkdir src; ls src; echo new > src/b.txt; cat src/*") == "new\n"
         assert sandbox.run("cat /dev/zero > /full", timeout_s=20).ending == "disk"
     assert (image_root / "testbed/src/a.txt").read_text() == "lower\n"
+
+
+def test_output_without_end_is_taken_at_a_pace_and_output_with_an_end_to_it(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+):
+    burst, rate = 1 << 20, 1 << 18
+    monkeypatch.setattr(output_of_commands, "_BURST", burst)
+    monkeypatch.setattr(output_of_commands, "_BYTES_PER_S", rate)
+    endless = "line=$(printf %04096d 0); while :; do echo $line; done"
+    result = sandbox.run(endless, timeout_s=1.0)
+    assert result.ending == "timeout"
+    found = re.search(r"(\d+) bytes of output were dropped", result.output)
+    pipes = 2 << 20
+    assert found is not None
+    assert burst < int(found[1]) < burst + rate * result.seconds + pipes
+    assert output(sandbox, f"({endless}) | head -c 1500000; echo end").endswith("end\n")
