@@ -14,7 +14,6 @@ from rollart_hpc.sandbox.spawner import Process, spawner
 
 NUM_OWN_TASKS = 1
 """The reaper."""
-NO_FAILURE = -1
 
 
 def start_reaped(
@@ -23,7 +22,7 @@ def start_reaped(
     limits: Sequence[str],
     environment: Mapping[str, str],
     descriptors: Sequence[int],
-    failure: int = NO_FAILURE,
+    is_namespace: bool = False,
 ) -> Process:
     """Starts a command below a reaper, with prlimit's ``limits``.
 
@@ -32,14 +31,23 @@ def start_reaped(
         limits: options of prlimit.
         environment: whole.
         descriptors: 0 to 2 of the command, and 3, the status of `Enclosure.start`.
-        failure: the exit code by which the program says that it could not run the command.
+        is_namespace: the program runs the command in a process namespace, where descriptor 3 is what the command
+            writes to when it has begun.
     """
     prlimit = shutil.which("prlimit")
     if prlimit is None:
         raise SandboxError("this node has no prlimit: install util-linux")
     return spawner().start(
         [
-            *(sys.executable, "-I", "-S", reaper.__file__, str(os.getpid()), "3", str(failure)),
+            *(
+                sys.executable,
+                "-I",
+                "-S",
+                reaper.__file__,
+                str(os.getpid()),
+                "3",
+                "namespace" if is_namespace else "processes",
+            ),
             *(prlimit, *limits, "--", *argv),
         ],
         descriptors=descriptors,
@@ -54,10 +62,26 @@ def kill_reaped(process: Process) -> None:
 
 def reaped_processes(process: Process) -> list[str]:
     """The reaper and all below it."""
+    return [f"/proc/{pid}" for pid in (process.pid, *_below(process.pid))]
+
+
+def namespace_processes(process: Process) -> list[str]:
+    """Those of the command's process namespace, its first process first; none before there is one."""
+    for pid in _below(process.pid):
+        try:
+            with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - read many times a second
+                numbers = next(line.split()[1:] for line in file if line.startswith(b"NSpid:"))
+        except (OSError, StopIteration):
+            continue
+        if len(numbers) > 1 and numbers[-1] == b"1":
+            return [f"/proc/{pid}", *(f"/proc/{below}" for below in _below(pid))]
+    return []
+
+
+def _below(pid: int) -> list[int]:
     import psutil
 
     try:
-        below = psutil.Process(process.pid).children(recursive=True)
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.Error:
         return []
-    return [f"/proc/{pid}" for pid in (process.pid, *(child.pid for child in below))]

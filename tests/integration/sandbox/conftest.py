@@ -5,16 +5,26 @@ from pathlib import Path
 
 import pytest
 
-from rollart_hpc.config.node import SandboxSection
+from rollart_hpc.config.node import Runtime, SandboxSection
+from rollart_hpc.sandbox.probe import why_not
 
-PROGRAMS = ("bash", "sh", "cat", "grep", "head", "ls", "ln", "mkdir", "mv", "rm", "sleep", "stat")
+PROGRAMS = ("bash", "sh", "cat", "env", "grep", "head", "ls", "ln", "mkdir", "mv", "rm", "sleep", "stat")
 
 SMALL = SandboxSection(memory_mb=200, disk_mb=24, max_processes=40, max_output_kb=64)
 
 
+@pytest.fixture(scope="session", params=["bubblewrap", "apptainer"])
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    """Each one that isolates on this node; bubblewrap must."""
+    reason = why_not(request.param)
+    if request.param == "apptainer" and reason is not None:
+        pytest.skip(f"apptainer: {reason}")
+    return request.param
+
+
 @pytest.fixture
-def small() -> SandboxSection:
-    return SMALL
+def small(runtime: Runtime) -> SandboxSection:
+    return SMALL.model_copy(update={"runtime": runtime})
 
 
 @pytest.fixture(scope="session")

@@ -1,24 +1,23 @@
-"""Opens sandboxes, runs a command in each at once, and waits to be killed: ``hold_sandboxes.py COUNT MARK``."""
+"""Opens sandboxes, runs a command in each at once, and waits to be killed: ``hold_sandboxes.py COUNT MARK RUNTIME``."""
 
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from rollart_hpc.config.node import SandboxSection
+from rollart_hpc.config.node import Runtime, SandboxSection
 from rollart_hpc.sandbox import Sandbox, open_sandbox
-
-SETTINGS = SandboxSection(memory_mb=100, disk_mb=4)
 
 
 def play(sandbox: Sandbox, mark: str) -> None:
     sandbox.run(f"echo kept > /tmp/file; sleep {mark} & setsid sleep {mark} & wait", timeout_s=600)
 
 
-def main(count: int, mark: str) -> None:
+def main(count: int, mark: str, runtime: Runtime) -> None:
+    settings = SandboxSection(memory_mb=100, disk_mb=4, runtime=runtime)
     begin = time.monotonic()
     with ThreadPoolExecutor(16) as threads:
-        sandboxes = list(threads.map(lambda _: open_sandbox(settings=SETTINGS), range(count)))
+        sandboxes = list(threads.map(lambda _: open_sandbox(settings=settings), range(count)))
     opened = time.monotonic()
     for sandbox in sandboxes:
         threading.Thread(target=play, args=(sandbox, mark), daemon=True).start()
@@ -28,4 +27,4 @@ def main(count: int, mark: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], "apptainer" if sys.argv[3] == "apptainer" else "bubblewrap")

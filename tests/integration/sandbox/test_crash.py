@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rollart_hpc.config.node import Runtime
 from rollart_hpc.temporary import sweep
 from tests.integration.sandbox import hold_sandboxes
 
@@ -52,10 +53,10 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def held(count: int, directory: Path) -> tuple[subprocess.Popen[str], str]:
+def held(count: int, directory: Path, runtime: Runtime) -> tuple[subprocess.Popen[str], str]:
     mark = f"47{os.getpid()}.{count}"
     process = subprocess.Popen(
-        [sys.executable, hold_sandboxes.__file__, str(count), mark],
+        [sys.executable, hold_sandboxes.__file__, str(count), mark, runtime],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(directory)},
@@ -63,8 +64,8 @@ def held(count: int, directory: Path) -> tuple[subprocess.Popen[str], str]:
     return process, mark
 
 
-def kill_and_look(count: int, directory: Path) -> None:
-    process, mark = held(count, directory)
+def kill_and_look(count: int, directory: Path, runtime: Runtime) -> None:
+    process, mark = held(count, directory, runtime)
     with process:
         try:
             assert process.stdout is not None
@@ -87,10 +88,10 @@ def kill_and_look(count: int, directory: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-def test_nothing_is_left_when_the_process_is_killed(tmp_path: Path):
-    kill_and_look(3, tmp_path)
+def test_nothing_is_left_when_the_process_is_killed(tmp_path: Path, runtime: Runtime):
+    kill_and_look(3, tmp_path, runtime)
 
 
 @pytest.mark.slow
 def test_nothing_is_left_of_two_hundred_at_once(tmp_path: Path):
-    kill_and_look(200, tmp_path)
+    kill_and_look(200, tmp_path, "bubblewrap")

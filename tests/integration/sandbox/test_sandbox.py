@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rollart_hpc.config.node import SandboxSection
+from rollart_hpc.config.node import Runtime, SandboxSection
 from rollart_hpc.errors import NoSandboxError, SandboxError
 from rollart_hpc.sandbox import Sandbox, available_runtime, open_sandbox
 from rollart_hpc.sandbox import output as output_of_commands
@@ -28,8 +28,8 @@ def output(sandbox: Sandbox, command: str) -> str:
     return sandbox.run(command, timeout_s=20).output
 
 
-def test_this_node_isolates():
-    assert available_runtime() == "bubblewrap"
+def test_this_node_isolates(runtime: Runtime):
+    assert available_runtime(SandboxSection(runtime=runtime)) == runtime
 
 
 def test_writes_stay_and_commands_do_not(sandbox: Sandbox):
@@ -79,7 +79,7 @@ def test_files_are_written_and_read_where_commands_see_them(sandbox: Sandbox):
     assert sandbox.read_file("/deep/below/it's") == data
     assert sandbox.read_file("/deep/below/it's", max_bytes=10) == data[:10]
     assert output(sandbox, "cat /deep/below/* | head -c 3; stat -c %s relative") == "\0\1\0020\n"
-    output(sandbox, "ln -s /etc/shadow link; ln -s /proc/1/root/etc/hostname other; mkdir folder")
+    output(sandbox, "ln -s /etc/shadow link; ln -s /proc/1/root/etc/shadow other; mkdir folder")
     for path in ("/missing", "link", "other", "folder", "/deep/below/it's/x"):
         with pytest.raises(FileNotFoundError):
             sandbox.read_file(path)
@@ -101,7 +101,7 @@ def test_a_file_is_not_written_outside_by_way_of_a_link(sandbox: Sandbox, tmp_pa
         ("", ""),
         (": " + "x" * 500_000 + "; echo long", "long\n"),
         ("echo '" + "y" * 5_000_000 + "'", "the command is too long for this machine\n"),
-        ("if", "bash: -c: line 2: syntax error: unexpected end of file\n"),
+        (")", "bash: -c: line 1: syntax error near unexpected token `)'\nbash: -c: line 1: `)'\n"),
     ],
     ids=["NUL", "surrogate", "nothing", "long", "too long", "no shell text"],
 )
@@ -117,21 +117,21 @@ def test_any_text_is_a_variable_and_a_path(sandbox: Sandbox):
 
 
 @pytest.mark.parametrize("breaking", ["rm /bin /bin/sh", "rm /lib64 /lib/ld-*", "chmod 000 /"])
-def test_a_command_that_ruins_the_root_has_not_lost_the_sandbox(breaking: str):
-    with open_sandbox() as sandbox:
+def test_a_command_that_ruins_the_root_has_not_lost_the_sandbox(breaking: str, small: SandboxSection):
+    with open_sandbox(settings=small) as sandbox:
         sandbox.run(breaking, timeout_s=20)
         for _ in range(2):
             broken = sandbox.run("echo", timeout_s=20)
             assert (broken.exit_code, broken.ending) == (127, "exit")
-            assert broken.output.startswith("bwrap: ")
+            assert broken.output.startswith(("bwrap: ", "FATAL: ", "env: "))
 
 
-def test_a_root_that_never_had_a_working_shell_is_no_fault_of_a_command(tmp_path: Path):
+def test_a_root_that_never_had_a_working_shell_is_no_fault_of_a_command(tmp_path: Path, small: SandboxSection):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/sh").write_bytes(b"no program")
     (tmp_path / "bin/sh").chmod(0o755)
     tmp_path.chmod(0o755)
-    with open_sandbox(root=tmp_path) as sandbox, pytest.raises(SandboxError, match="execvp /bin/sh"):
+    with open_sandbox(root=tmp_path, settings=small) as sandbox, pytest.raises(SandboxError, match=r"/bin/(sh|env)"):
         sandbox.run("echo", timeout_s=20)
 
 
