@@ -28,6 +28,14 @@ async def lose(server: NatsServer) -> None:
     await server.process.wait()
 
 
+async def begin_to_serve(server: CallServer) -> asyncio.Task[None]:
+    """Its task, which has subscribed: a flush then reaches the server after the subscription."""
+    serving = asyncio.create_task(server.run())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return serving
+
+
 async def lose_and_restart(server: NatsServer) -> None:
     await lose(server)
     await server.restart()
@@ -52,7 +60,7 @@ async def test_a_call_in_flight_is_answered_and_runs_once(server: NatsServer, bu
         return arguments
 
     other = await Bus.connect(server.endpoint, "other")
-    serving = asyncio.create_task(CallServer(other, "worker-0", handle).run())
+    serving = await begin_to_serve(CallServer(other, "worker-0", handle))
     await other.nc.flush()
     calling = asyncio.create_task(call(bus, "worker-0", "work", b"argument", deadline_s=DEADLINE_S))
     await asyncio.wait_for(begun.wait(), DEADLINE_S)
@@ -70,7 +78,7 @@ async def test_a_call_made_while_there_is_no_server_waits_for_it(server: NatsSer
     async def handle(method: str, arguments: bytes) -> bytes:
         return arguments
 
-    serving = asyncio.create_task(CallServer(bus, "worker-0", handle).run())
+    serving = await begin_to_serve(CallServer(bus, "worker-0", handle))
     await bus.nc.flush()
     await lose(server)
     caller = asyncio.create_task(call(bus, "worker-0", "work", b"argument", deadline_s=DEADLINE_S))
@@ -87,7 +95,7 @@ async def test_a_request_that_was_lost_with_the_server_is_sent_again_at_once(ser
         return arguments
 
     other = await Bus.connect(server.endpoint, "other")
-    serving = asyncio.create_task(CallServer(other, "worker-0", handle).run())
+    serving = await begin_to_serve(CallServer(other, "worker-0", handle))
     await other.nc.flush()
     os.kill(server.process.pid, signal.SIGSTOP)
     calling = asyncio.create_task(call(bus, "worker-0", "work", b"argument", deadline_s=DEADLINE_S))

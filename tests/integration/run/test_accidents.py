@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 UNRELIABLE = """
 [run]
 name = "unreliable"
-steps = 3
+steps = 6
 [model]
 path = "model"
 max_context = 64
@@ -99,7 +99,7 @@ def test_bad_environments_cost_their_own_trajectories_only_and_a_guest_that_leav
     assert {finished[one].worker for one in handed_in & finished.keys()} == {"environment-0"}
     assert audit(run.directory).findings == ()
     assert assess_summary(run.summary, {}) == []
-    assert run.summary["trajectories"]["trained"] == 3 * 8 * 4
+    assert run.summary["trajectories"]["trained"] == 6 * 8 * 4
     causes = run.summary["causes"]
     for mode, cause in MODES.items():
         assert causes[cause] > 0, mode
