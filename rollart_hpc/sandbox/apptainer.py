@@ -23,6 +23,7 @@ from rollart_hpc.sandbox import host_root
 from rollart_hpc.sandbox.lifeline import lifeline
 from rollart_hpc.sandbox.node_tools import TOOLS_PATH, counts_processes_by_namespace
 from rollart_hpc.sandbox.reaped import kill_reaped, namespace_processes, start_reaped
+from rollart_hpc.sandbox.seccomp import DENIED_CALLS, SOCKET_FAMILIES
 from rollart_hpc.sandbox.spawner import Process
 from rollart_hpc.sandbox.stage import is_real_root
 
@@ -48,12 +49,6 @@ _IMAGE_ENVIRONMENT = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
 }
-_NOT_THERE = (
-    *("shmget", "msgget", "memfd_create", "memfd_secret", "add_key", "request_key", "keyctl", "bpf"),
-    *("perf_event_open", "userfaultfd", "io_uring_setup"),
-)
-"""Those of `seccomp`. Not clone3: apptainer answers EPERM whatever is asked for, at which the C library gives up."""
-_FAMILIES = (1, 2, 10, 16)
 _CLONE_NEWUSER = 0x10000000
 
 
@@ -239,11 +234,12 @@ def begin(settings: SandboxSection) -> str:
 
 def call_profile() -> str:
     """The filter of `seccomp` as a profile, and no user namespaces."""
-    families = [family for family in range(max(_FAMILIES)) if family not in _FAMILIES]
+    families = [family for family in range(max(SOCKET_FAMILIES)) if family not in SOCKET_FAMILIES]
     arguments = [_compared(0, "SCMP_CMP_EQ", family) for family in families]
-    arguments.append(_compared(0, "SCMP_CMP_GT", max(_FAMILIES)))
+    arguments.append(_compared(0, "SCMP_CMP_GT", max(SOCKET_FAMILIES)))
     new_user = _compared(0, "SCMP_CMP_MASKED_EQ", _CLONE_NEWUSER, _CLONE_NEWUSER)
-    rules = [_refused(_NOT_THERE), _refused(["clone", "unshare"], new_user)]
+    # Not clone3: apptainer answers EPERM whatever is asked for, at which the C library gives up.
+    rules = [_refused(DENIED_CALLS), _refused(["clone", "unshare"], new_user)]
     rules += [_refused(["socket"], argument) for argument in arguments]
     return json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules})
 

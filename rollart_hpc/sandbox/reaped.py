@@ -68,12 +68,7 @@ def reaped_processes(process: Process) -> list[str]:
 def namespace_processes(process: Process) -> list[str]:
     """Those of the command's process namespace, its first process first; none before there is one."""
     for pid in _below(process.pid):
-        try:
-            with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - read many times a second
-                numbers = next(line.split()[1:] for line in file if line.startswith(b"NSpid:"))
-        except (OSError, StopIteration):
-            continue
-        if len(numbers) > 1 and numbers[-1] == b"1":
+        if reaper.is_first_of_namespace(pid):
             return [f"/proc/{pid}", *(f"/proc/{below}" for below in _below(pid))]
     return []
 

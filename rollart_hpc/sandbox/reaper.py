@@ -56,13 +56,21 @@ def kill_all() -> None:
 def kill_namespace() -> None:
     """Kills the first process of a process namespace below this one, and by it all others there."""
     for pid in descendants():
-        try:
-            with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
-                numbers = next(line.split()[1:] for line in file if line.startswith(b"NSpid:"))
-            if len(numbers) > 1 and numbers[-1] == b"1":
+        if is_first_of_namespace(pid):
+            try:
                 os.kill(pid, signal.SIGKILL)
-        except (OSError, StopIteration):
-            continue
+            except OSError:
+                continue
+
+
+def is_first_of_namespace(pid: int) -> bool:
+    """Whether it is the first process of a process namespace other than ours; False when it has ended."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - read many times a second
+            numbers = next(line.split()[1:] for line in file if line.startswith(b"NSpid:"))
+    except (OSError, StopIteration):
+        return False
+    return len(numbers) > 1 and numbers[-1] == b"1"
 
 
 def end_namespace() -> None:

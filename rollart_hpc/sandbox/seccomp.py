@@ -17,7 +17,7 @@ _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _X32 = 0x40000000
-_SOCKET_FAMILIES = (1, 2, 10, 16)
+SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 
 
@@ -28,8 +28,11 @@ class _Machine:
     denied: tuple[int, ...]
 
 
-# In this order: shmget, msgget, memfd_create, memfd_secret, add_key, request_key, keyctl, bpf, perf_event_open,
-# userfaultfd, io_uring_setup.
+DENIED_CALLS = (
+    *("shmget", "msgget", "memfd_create", "memfd_secret", "add_key", "request_key", "keyctl", "bpf"),
+    *("perf_event_open", "userfaultfd", "io_uring_setup"),
+)
+# Their numbers, in this order.
 _MACHINES = {
     "x86_64": _Machine(0xC000003E, 41, (29, 68, 319, 447, 248, 249, 250, 321, 298, 323, 425)),
     "aarch64": _Machine(0xC00000B7, 198, (194, 186, 279, 447, 217, 218, 219, 280, 241, 282, 425)),
@@ -52,7 +55,7 @@ def call_filter(machine: str = platform.machine()) -> bytes | None:
     ]
     for number in known.denied:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, missing)]
-    families = [(_EQUAL, len(_SOCKET_FAMILIES) - at, 0, family) for at, family in enumerate(_SOCKET_FAMILIES)]
+    families = [(_EQUAL, len(SOCKET_FAMILIES) - at, 0, family) for at, family in enumerate(SOCKET_FAMILIES)]
     program += [
         (_EQUAL, 0, len(families) + 2, known.socket),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
